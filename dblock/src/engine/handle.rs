@@ -19,7 +19,8 @@ pub(super) use self::reads::Reads;
 use self::tasks::Task;
 pub(crate) use self::tasks::{Turn, Turns};
 use super::cells::Cell;
-use super::core::key::{Event, Waiter};
+use super::core::env::Env;
+use super::core::key::{Machine, Waiter};
 use super::core::ownership::{Begin, Call};
 use super::core::time::Time;
 use super::hold::Hold;
@@ -123,7 +124,7 @@ impl EngineHandle {
     /// the answer. Dropping it at any point leaves no lock behind: a grant that arrives later goes to the
     /// next caller of this process, or is released. The row may say for 3 s more that somebody waits.
     pub(crate) fn acquire(&self, call: AcquireCall) -> impl Future<Output = Result<Hold, LockError>> {
-        self.ask_alone(call, Event::Acquire)
+        self.ask_alone(call, super::core::key::Machine::acquire)
     }
 
     /// The lease of a key that a transaction keeps although the call that took it has returned. The
@@ -140,7 +141,11 @@ impl EngineHandle {
         lease_id: Uuid,
         call: AcquireCall,
     ) -> impl Future<Output = Result<Hold, LockError>> {
-        self.ask_alone(call, move |waiter| Event::EnterAgain(lease_id, waiter))
+        self.ask_alone(call, move |machine, env, waiter| {
+            machine.enter_in_transaction(env, lease_id, waiter);
+            // It does not wait.
+            0
+        })
     }
 
     /// Takes several locks. Their requests go together. Returns the holds on the keys before the first one
@@ -150,7 +155,8 @@ impl EngineHandle {
         let mut all = Vec::with_capacity(calls.len());
         let mut unscheduled = Vec::with_capacity(calls.len());
         for call in calls {
-            all.push(self.ask(call, Event::Acquire).map(|(asked, more)| {
+            let asks = |machine: &mut Machine<_>, env: &mut Env<'_>, waiter| machine.acquire(env, waiter);
+            all.push(self.ask(call, asks).map(|(asked, more)| {
                 unscheduled.extend(more);
                 asked
             }));
@@ -173,9 +179,9 @@ impl EngineHandle {
     fn ask_alone(
         &self,
         call: AcquireCall,
-        event: impl FnOnce(Box<Waiter<Ticket>>) -> Event<Ticket>,
+        asks: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>, Box<Waiter<Ticket>>) -> u64,
     ) -> impl Future<Output = Result<Hold, LockError>> {
-        let asked = self.ask(call, event).map(|(asked, unscheduled)| {
+        let asked = self.ask(call, asks).map(|(asked, unscheduled)| {
             self.shared.put(unscheduled);
             asked
         });
@@ -186,7 +192,7 @@ impl EngineHandle {
     fn ask(
         &self,
         call: AcquireCall,
-        event: impl FnOnce(Box<Waiter<Ticket>>) -> Event<Ticket>,
+        asks: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>, Box<Waiter<Ticket>>) -> u64,
     ) -> Result<(Asked<'_>, Option<Unscheduled>), LockError> {
         let shared = &self.shared;
         let site = shared.meter.site(call.options.function);
@@ -204,7 +210,7 @@ impl EngineHandle {
         } = call;
         let since = self.now();
         let (reply, answer) = oneshot::channel();
-        let asks = Waiter {
+        let waiter = Box::new(Waiter {
             call: Call {
                 owner: call.owner,
                 holder: call.holder,
@@ -221,14 +227,15 @@ impl EngineHandle {
             deadline: call.deadline,
             non_blocking: call.non_blocking,
             ticket: Ticket::Acquire(reply),
-        };
-        let (asked, stepped) = shared.acquire(&key, event(Box::new(asks)));
+        });
+        let (of_key, number, unscheduled) = shared.step_new(&key, |machine, env| asks(machine, env, waiter));
         let asked = Asked {
             answer,
             gone: GiveUp {
                 shared,
-                cell: Some(asked),
-                number: stepped.waiter,
+                cell: Some(of_key),
+                // A machine that panicked has answered.
+                number: number.unwrap_or_default(),
                 site,
                 since,
             },
@@ -237,7 +244,7 @@ impl EngineHandle {
             // The engine may have ended just before this acquire.
             return Err(refused(&asked.gone.site, &key));
         }
-        Ok((asked, stepped.unscheduled))
+        Ok((asked, unscheduled))
     }
 
     pub(crate) async fn shutdown(&self, grace: Duration) {
@@ -314,7 +321,9 @@ impl Drop for GiveUp<'_> {
         if let Some(cell) = self.cell.take() {
             let waited = self.shared.clock.now().since(self.since);
             self.site.acquire_ended(AcquireOutcome::Dropped, waited);
-            self.shared.step(&cell, Event::GiveUp(self.number));
+            let number = self.number;
+            self.shared
+                .step(&cell, |machine, env| machine.give_up(env, number));
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::core::key::{Confirm, Event};
+use super::core::env::Env;
+use super::core::key::{Confirm, Machine};
 use super::handle::{EngineHandle, Ticket};
 use super::lease::{Lease, Unconfirmed, confirm};
 use super::shared::Unscheduled;
@@ -69,8 +70,8 @@ impl Hold {
         engine: &EngineHandle,
         confirm: Option<Confirm<Ticket>>,
     ) -> Result<Self, LockError> {
-        let event = Event::Enter(Arc::clone(&lease.ownership), confirm);
-        if !lease.shared.step(&lease.cell, event).entered {
+        let entered = lease.step(|machine, env| machine.enter(env, &lease.ownership, confirm));
+        if !matches!(entered, Some(Ok(()))) {
             lease.check()?;
             return Err(if lease.hold_count() == 0 {
                 lease.lost(LostReason::Released)
@@ -105,8 +106,10 @@ impl Hold {
     #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) fn committed(mut self) {
         self.has_left = true;
-        let event = Event::Committed(Arc::clone(&self.lease.ownership));
-        let unscheduled = step_ending(&self.lease, event);
+        let ownership = &self.lease.ownership;
+        let unscheduled = step_ending(&self.lease, |machine, env| {
+            machine.handle_committed(env, ownership)
+        });
         self.lease.shared.put(unscheduled);
         self.lease.cell.tell();
     }
@@ -156,27 +159,26 @@ fn closed(lease: &Lease) -> LockError {
 
 /// Ends a hold. The caller puts the answer into the schedule.
 fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm<Ticket>>) -> Option<Unscheduled> {
-    let ownership = Arc::clone(&lease.ownership);
-    let event = Event::Leave {
-        ownership,
-        in_order,
-        confirm,
-    };
-    let unscheduled = step_ending(lease, event);
+    let unscheduled = step_ending(lease, |machine, env| {
+        machine.leave(env, &lease.ownership, in_order, confirm)
+    });
     if lease.ownership.deadline().is_none() {
         lease.cell.tell();
     }
     unscheduled
 }
 
-/// Ends a hold by an event. The caller puts the answer into the schedule.
-fn step_ending(lease: &Lease, event: Event<Ticket>) -> Option<Unscheduled> {
-    let stepped = lease.shared.step_unscheduled(&lease.cell, event);
-    if let Some(held_for) = stepped.held_for {
+/// Ends a hold. The caller puts the answer into the schedule.
+fn step_ending(
+    lease: &Lease,
+    ends: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> Option<Duration>,
+) -> Option<Unscheduled> {
+    let (held_for, unscheduled) = lease.shared.step_unscheduled(&lease.cell, ends);
+    if let Some(held_for) = held_for.flatten() {
         let site = lease.shared.meter.numbered(lease.ownership.call.site);
         site.left(held_for);
     }
-    stepped.unscheduled
+    unscheduled
 }
 
 impl Drop for Hold {

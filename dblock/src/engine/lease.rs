@@ -11,7 +11,8 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::cells::Cell;
-use super::core::key::{Confirm, Event};
+use super::core::env::Env;
+use super::core::key::{Confirm, Machine};
 use super::core::ownership::Ownership;
 use super::core::time::Time;
 use super::handle::Ticket;
@@ -150,21 +151,19 @@ impl Lease {
 
     /// Ends local hand-over of this lease. With `named` it also waits until the row names the owner.
     pub(crate) async fn pin(&self, named: bool) -> Result<(), LockError> {
-        let pin = |confirm| Event::Pin(Arc::clone(&self.ownership), confirm);
         if named {
             let (confirm, answer) = confirm(self.now() + self.remaining());
-            self.shared.step(&self.cell, pin(Some(confirm)));
+            self.step(|machine, env| machine.pin(env, &self.ownership, Some(confirm)));
             return self.confirmed(answer).await;
         }
-        self.shared.step(&self.cell, pin(None));
+        self.step(|machine, env| machine.pin(env, &self.ownership, None));
         self.check()
     }
 
     /// Gives the lease another ttl, and waits until it has been extended by that.
     pub(crate) async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
         let (confirm, answer) = confirm(self.now() + self.remaining());
-        let event = Event::SetTtl(Arc::clone(&self.ownership), ttl, confirm);
-        self.shared.step(&self.cell, event);
+        self.step(|machine, env| machine.set_ttl(env, &self.ownership, ttl, confirm));
         self.confirmed(answer).await?;
         self.check()?;
         if self.ownership.is_revoked() {
@@ -176,13 +175,14 @@ impl Lease {
     /// Registers how a run is taken back that begins now. Fails when the lease has ended.
     #[cfg(feature = "run_once")]
     pub(crate) fn begin(&self, undo: RecordChange) -> Result<(), LockError> {
-        self.changes(Event::Begin(Arc::clone(&self.ownership), Arc::new(undo)))
+        let undo = Arc::new(undo);
+        self.unless_ended(|machine, env| machine.begin(env, &self.ownership, undo))
     }
 
     /// The body of the run begins now: that is not taken back any more. Fails when the lease has ended.
     #[cfg(feature = "run_once")]
     pub(crate) fn begun(&self) -> Result<(), LockError> {
-        self.changes(Event::Begun(Arc::clone(&self.ownership)))
+        self.unless_ended(|machine, env| machine.begun(env, &self.ownership))
     }
 
     /// What takes back a run that has begun under this lease, or may have, and whose body has not.
@@ -196,21 +196,28 @@ impl Lease {
     /// added from here on.
     #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) fn close(&self) -> bool {
-        let event = Event::Close(Arc::clone(&self.ownership));
-        self.shared.step(&self.cell, event).entered
+        let closed = self.step(|machine, env| machine.close(env, &self.ownership));
+        closed.unwrap_or(false)
     }
 
     /// Holds can be added again after [`close`](Self::close).
     #[cfg(feature = "sql")]
     pub(crate) fn reopen(&self) {
-        self.shared
-            .step(&self.cell, Event::Reopen(Arc::clone(&self.ownership)));
+        self.step(|machine, env| machine.reopen(env, &self.ownership));
     }
 
-    /// Steps the machine with an event that is refused once the lease has ended.
+    /// Calls the machine of the key. `None`: the key has been forgotten.
+    pub(super) fn step<R>(&self, does: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> R) -> Option<R> {
+        self.shared.step(&self.cell, does)
+    }
+
+    /// Does what is refused once the lease has ended.
     #[cfg(any(feature = "sql", feature = "run_once"))]
-    fn changes(&self, event: Event<Ticket>) -> Result<(), LockError> {
-        if self.shared.step(&self.cell, event).entered {
+    fn unless_ended(
+        &self,
+        does: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> bool,
+    ) -> Result<(), LockError> {
+        if self.step(does) == Some(true) {
             return Ok(());
         }
         self.check()?;
@@ -221,7 +228,7 @@ impl Lease {
     /// [closed](Self::close) before. Fails when the lease has ended.
     #[cfg(feature = "sql")]
     pub(crate) fn keep_in_transaction(&self) -> Result<(), LockError> {
-        self.changes(Event::KeptInTransaction(Arc::clone(&self.ownership)))
+        self.unless_ended(|machine, env| machine.keep_in_transaction(env, &self.ownership).is_ok())
     }
 
     /// A transaction of the owner's keeps the row locked.
@@ -233,8 +240,7 @@ impl Lease {
     /// A fence check, or a record of a later lease, has shown that the lease is gone.
     #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) fn end_as_gone(&self) {
-        self.shared
-            .step(&self.cell, Event::Gone(Arc::clone(&self.ownership)));
+        self.step(|machine, env| machine.handle_gone(env, &self.ownership));
     }
 
     /// The error of a call on the lock that the store did not confirm, for the reason that it gave, or for

@@ -12,7 +12,8 @@ use std::time::Duration;
 use super::cells::{Cell, Cells, lock};
 use super::clock::Clock;
 use super::core::dispatch::Dispatch;
-use super::core::key::Event;
+use super::core::env::Env;
+use super::core::key::Machine;
 use super::core::out::{Kind, Out};
 use super::core::time::Time;
 use super::handle::{Alive, Ticket};
@@ -74,18 +75,6 @@ pub(crate) struct Shared {
 pub(super) struct Counts {
     pub(super) need_grace: AtomicUsize,
     pub(super) busy: AtomicUsize,
-}
-
-/// The result of a step for its caller.
-#[derive(Default)]
-pub(super) struct Stepped {
-    /// The caller's number, for an acquire.
-    pub(super) waiter: u64,
-    /// Whether the hold was added, for a re-entry.
-    pub(super) entered: bool,
-    /// How long the owner held the lock that has just left it.
-    pub(super) held_for: Option<Duration>,
-    pub(super) unscheduled: Option<Unscheduled>,
 }
 
 /// The part of a step's output that is for the schedule. That of several keys is put there at once, so that
@@ -159,9 +148,11 @@ impl Shared {
         state.machine.left_in_transaction()
     }
 
-    /// Steps every key with an event.
-    pub(super) fn each(self: &Arc<Self>, event: impl Fn() -> Event<Ticket>) {
-        self.cells.each(|cell| drop(self.step(cell, event())));
+    /// Steps the machine of every key.
+    pub(super) fn each(self: &Arc<Self>, does: fn(&mut Machine<Ticket>, &mut Env<'_>)) {
+        self.cells.each(|cell| {
+            self.step(cell, does);
+        });
     }
 
     /// Forgets a key of which nothing needs to be known.
@@ -237,7 +228,7 @@ impl Shared {
         loop {
             let due = self.schedule().pop_due(now);
             let Some(cell) = due else { return };
-            self.step(&cell, Event::Time);
+            self.step(&cell, Machine::handle_timeout);
         }
     }
 }

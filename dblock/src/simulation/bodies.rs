@@ -7,7 +7,6 @@ use std::time::Duration;
 use super::callers::{Asked, Caller, State};
 use super::store::{Lock, WakeUp};
 use super::world::{MS, Phase, What, World, tell};
-use crate::engine::core::key::Event;
 use crate::engine::core::ownership::Ownership;
 use crate::error::LostReason;
 
@@ -83,14 +82,12 @@ impl World {
         }
         if self.tape.chance(nested) {
             let confirmed = self.tape.below(2) == 0;
-            let event = if confirmed {
-                let confirm = self.ask(number, Asked::Enter, None);
-                Event::Enter(ownership, Some(confirm))
-            } else {
-                Event::Enter(ownership, None)
-            };
+            let confirm = confirmed.then(|| self.ask(number, Asked::Enter, None));
             tell!(self, "P{process} caller {number} enters again");
-            if self.step(process, key, event).entered {
+            let entered = self.step(process, key, |machine, env| {
+                machine.enter(env, &ownership, confirm)
+            });
+            if entered.is_ok() {
                 self.callers[number].holds += 1;
                 self.callers[number].entering = confirmed;
             }
@@ -98,25 +95,23 @@ impl World {
             let left = ownership.deadline().map_or(Duration::ZERO, |end| end.since(now));
             let confirm = self.ask(number, Asked::Pin, Some(left));
             tell!(self, "P{process} caller {number} wants a fence check");
-            self.step(process, key, Event::Pin(ownership, Some(confirm)));
+            self.step(process, key, |machine, env| {
+                machine.pin(env, &ownership, Some(confirm));
+            });
         } else if self.tape.chance(extends) {
             let left = ownership.deadline().map_or(Duration::ZERO, |end| end.since(now));
             let confirm = self.ask(number, Asked::Extend, Some(left));
             let ttl = Duration::from_millis(self.tape.pick(&self.plan.ttls.clone()));
             tell!(self, "P{process} caller {number} wants a ttl of {ttl:?}");
-            self.step(process, key, Event::SetTtl(ownership, ttl, confirm));
+            self.step(process, key, |machine, env| {
+                machine.set_ttl(env, &ownership, ttl, confirm);
+            });
         } else if holds > 1 {
             self.callers[number].holds -= 1;
             tell!(self, "P{process} caller {number} leaves a nested call");
-            self.step(
-                process,
-                key,
-                Event::Leave {
-                    ownership,
-                    in_order: true,
-                    confirm: None,
-                },
-            );
+            self.step(process, key, |machine, env| {
+                machine.leave(env, &ownership, true, None)
+            });
         } else {
             return self.leave(number);
         }
@@ -124,6 +119,12 @@ impl World {
             let delay = self.section();
             self.after(delay, What::Body(number));
         }
+    }
+
+    fn drop_hold(&mut self, process: usize, key: usize, ownership: &Arc<Ownership>) {
+        self.step(process, key, |machine, env| {
+            machine.leave(env, ownership, false, None)
+        });
     }
 
     /// The body returned.
@@ -136,7 +137,7 @@ impl World {
         while self.callers[number].holds > 1 {
             self.callers[number].holds -= 1;
             let ownership = Arc::clone(&ownership);
-            self.step(process, key, leave(ownership));
+            self.drop_hold(process, key, &ownership);
         }
         if self.callers[number].run.is_some() {
             return self.end_run(number);
@@ -146,15 +147,9 @@ impl World {
         self.callers[number].state = State::Leaving;
         self.callers[number].due = [None; Asked::ALL.len()];
         let confirm = self.ask(number, Asked::Leave, None);
-        self.step(
-            process,
-            key,
-            Event::Leave {
-                ownership,
-                in_order: true,
-                confirm: Some(confirm),
-            },
-        );
+        self.step(process, key, |machine, env| {
+            machine.leave(env, &ownership, true, Some(confirm))
+        });
     }
 
     /// A nested call was not confirmed: its hold is dropped.
@@ -165,7 +160,7 @@ impl World {
             caller.holds -= 1;
             if let Some(ownership) = caller.ownership.clone() {
                 tell!(self, "P{process} caller {number} drops its nested call");
-                self.step(process, key, leave(ownership));
+                self.drop_hold(process, key, &ownership);
             }
         }
     }
@@ -185,7 +180,7 @@ impl World {
         self.callers[number].holds = 0;
         self.gone(number);
         for _ in 0..holds {
-            self.step(process, key, leave(Arc::clone(&ownership)));
+            self.drop_hold(process, key, &ownership);
         }
     }
 
@@ -244,8 +239,10 @@ impl World {
                 && self.callers[number].holds == 1;
             let releases = releases && self.tape.chance(500) && {
                 tell!(self, "and its lock ends with that transaction");
-                let event = Event::KeptInTransaction(Arc::clone(&ownership));
-                self.step(process, key, event).entered
+                let kept = self.step(process, key, |machine, env| {
+                    machine.keep_in_transaction(env, &ownership)
+                });
+                kept.is_ok()
             };
             self.checks.transactions.push(Transaction {
                 key,
@@ -262,7 +259,7 @@ impl World {
             self.check_refused_fence(number);
         }
         if !stands && (inside || !self.plan.faults.big_jumps) {
-            self.step(process, key, Event::Gone(ownership));
+            self.step(process, key, |machine, env| machine.handle_gone(env, &ownership));
         }
     }
 
@@ -320,7 +317,9 @@ impl World {
         if let Some(ownership) = self.callers[caller].ownership.clone()
             && self.processes[process].alive
         {
-            self.step(process, key, Event::Committed(ownership));
+            self.step(process, key, |machine, env| {
+                machine.handle_committed(env, &ownership)
+            });
         }
     }
 
@@ -334,7 +333,10 @@ impl World {
             return false;
         }
         let lease_id = self.checks.transactions[at].ownership.lease_id;
-        let next = self.come_once(process, key, |waiter| Event::EnterAgain(lease_id, waiter));
+        let next = self.come_once(process, key, |machine, env, waiter| {
+            machine.enter_in_transaction(env, lease_id, waiter);
+            0
+        });
         let entered = self.callers[next].ownership.clone();
         if let Some(ownership) = entered {
             let open = &mut self.checks.transactions[at];
@@ -342,13 +344,5 @@ impl World {
             return true;
         }
         false
-    }
-}
-
-fn leave(ownership: Arc<Ownership>) -> Event<u32> {
-    Event::Leave {
-        ownership,
-        in_order: false,
-        confirm: None,
     }
 }

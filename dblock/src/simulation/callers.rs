@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::runs::Run;
 use super::show;
 use super::world::{MS, Phase, What, World, tell};
-use crate::engine::core::key::{Event, Waiter};
+use crate::engine::core::env::Env;
+use crate::engine::core::key::{Machine, Waiter};
 use crate::engine::core::out::Refusal;
 use crate::engine::core::ownership::{Call, Ownership};
 use crate::engine::core::time::Time;
@@ -121,7 +122,7 @@ impl World {
             ticket: 0,
         };
         let signal = self.tape.chance(callers.signal);
-        let caller = self.come(process, key, Some(task), (signal, run), waiter, Event::Acquire);
+        let caller = self.come(process, key, Some(task), (signal, run), waiter, Machine::acquire);
         if self.tape.chance(callers.give_up)
             && (self.callers[caller].state == State::Waiting || self.is_beginning(caller))
         {
@@ -138,7 +139,7 @@ impl World {
         task: Option<u8>,
         (signal, run): (bool, Option<Run>),
         mut waiter: Waiter<u32>,
-        event: impl FnOnce(Box<Waiter<u32>>) -> Event<u32>,
+        asks: impl FnOnce(&mut Machine<u32>, &mut Env<'_>, Box<Waiter<u32>>) -> u64,
     ) -> usize {
         let number = self.callers.len();
         waiter.ticket = ticket(number, Asked::Acquire);
@@ -168,8 +169,8 @@ impl World {
             run,
         });
         self.live.push(number);
-        let stepped = self.step(process, key, event(Box::new(waiter)));
-        self.callers[number].number = stepped.waiter;
+        let waiter = Box::new(waiter);
+        self.callers[number].number = self.step(process, key, |machine, env| asks(machine, env, waiter));
         number
     }
 
@@ -187,7 +188,7 @@ impl World {
         }
         let (process, key, waiter) = (caller.process, caller.key, caller.number);
         tell!(self, "P{process} caller {number} gives up");
-        self.step(process, key, Event::GiveUp(waiter));
+        self.step(process, key, |machine, env| machine.give_up(env, waiter));
         match self.callers[number].state {
             // Its answer came at the same moment, and no caller takes it.
             State::Inside => self.drop_body(number),
@@ -223,7 +224,7 @@ impl World {
             .filter(|at| self.processes[*at].alive)
             .collect();
         let process = self.tape.pick(&alive);
-        self.come_once(process, key, Event::Acquire);
+        self.come_once(process, key, Machine::acquire);
         self.checks.probes_left -= 1;
     }
 
@@ -232,7 +233,7 @@ impl World {
         &mut self,
         process: usize,
         key: usize,
-        event: impl FnOnce(Box<Waiter<u32>>) -> Event<u32>,
+        asks: impl FnOnce(&mut Machine<u32>, &mut Env<'_>, Box<Waiter<u32>>) -> u64,
     ) -> usize {
         let waiter = Waiter {
             call: Call {
@@ -252,7 +253,7 @@ impl World {
             non_blocking: false,
             ticket: 0,
         };
-        self.come(process, key, None, (false, None), waiter, event)
+        self.come(process, key, None, (false, None), waiter, asks)
     }
 
     pub(super) fn check_refusal(&mut self, number: usize, refusal: &Refusal) {

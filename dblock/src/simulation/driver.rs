@@ -6,8 +6,10 @@ use std::time::Duration;
 use super::show;
 use super::world::{MS, Phase, US, What, World, tell};
 use crate::engine::core::dispatch::time_limit;
-use crate::engine::core::key::Event;
+use crate::engine::core::env::Env;
+use crate::engine::core::key::Machine;
 use crate::engine::core::out::Kind;
+use crate::engine::core::out::Transmit;
 use crate::engine::core::time::Time;
 
 impl World {
@@ -73,9 +75,13 @@ impl World {
             if self.processes[at].cells[*key].generation != *generation {
                 continue;
             }
-            let stepped = self.step(at, *key, Event::Send(kinds));
-            if let Some(request) = stepped.request {
-                limit = limit.min(time_limit(stepped.time_limit));
+            let transmit = self.step(at, *key, |machine, env| machine.poll_transmit(env, kinds));
+            if let Some(Transmit {
+                request,
+                time_limit: of_request,
+            }) = transmit
+            {
+                limit = limit.min(time_limit(of_request));
                 self.check_request(at, *key, &request);
                 requests.push((*key, request));
             }
@@ -113,7 +119,7 @@ impl World {
         }
         process.listening = true;
         tell!(self, "P{at} receives wake-ups");
-        self.each(at, || Event::WokenUp);
+        self.each(at, Machine::handle_freed);
     }
 
     /// Its listener broke.
@@ -124,13 +130,13 @@ impl World {
         }
         if mem::take(&mut process.listening) {
             tell!(self, "P{at} receives no more wake-ups");
-            self.each(at, || Event::WakeUpsLost);
+            self.each(at, Machine::handle_wake_ups_lost);
         }
     }
 
-    pub(super) fn each(&mut self, at: usize, event: impl Fn() -> Event<u32>) {
+    pub(super) fn each(&mut self, at: usize, does: fn(&mut Machine<u32>, &mut Env<'_>)) {
         for key in 0..self.keys.len() {
-            self.step(at, key, event());
+            self.step(at, key, does);
         }
     }
 
@@ -140,12 +146,11 @@ impl World {
             return;
         }
         let wake_up = self.checks.wake_ups[wake_up];
-        let event = match wake_up.passed_on {
-            None => Event::WokenUp,
-            Some((lease_id, token)) => Event::PassedOn(lease_id, token),
-        };
         tell!(self, "P{at} receives {}", show::wake_up(&wake_up));
-        self.step(at, wake_up.key, event);
+        self.step(at, wake_up.key, |machine, env| match wake_up.passed_on {
+            None => machine.handle_freed(env),
+            Some((lease_id, token)) => machine.handle_passed_on(env, lease_id, token),
+        });
     }
 
     pub(super) fn in_local(&self, at: usize, length: Duration) -> Time {

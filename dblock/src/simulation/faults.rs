@@ -4,7 +4,7 @@
 use super::callers::State;
 use super::store::Lock;
 use super::world::{MS, Phase, S, What, World, tell};
-use crate::engine::core::key::Event;
+use crate::engine::core::key::Machine;
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
@@ -92,7 +92,7 @@ impl World {
                 if !self.processes[process].stopping {
                     tell!(self, "P{process} shuts down");
                     self.processes[process].stopping = true;
-                    self.each(process, || Event::Refuse);
+                    self.each(process, Machine::refuse_outermost);
                     let grace = self.tape.pick(&[0, 100, 2000]) * MS;
                     self.after(grace, What::Stop { process, incarnation });
                 }
@@ -181,7 +181,7 @@ impl World {
             return;
         }
         tell!(self, "P{process} ends what is held");
-        self.each(process, || Event::Stop);
+        self.each(process, Machine::stop);
         self.after(2 * S, What::Die { process, incarnation });
     }
 

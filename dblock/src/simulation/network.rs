@@ -8,7 +8,6 @@ use super::show;
 use super::store::Lock;
 use super::world::{MS, Phase, S, US, What, World, tell};
 use crate::engine::core::dispatch::MAX_BATCH;
-use crate::engine::core::key::Event;
 use crate::engine::core::out::Kind;
 use crate::store::{Action, Outcome, Request, StoreError, StoreErrorKind};
 
@@ -341,7 +340,7 @@ impl World {
             let cell = &mut self.processes[process].cells[key];
             cell.most_together = most_together;
             cell.on_its_way = false;
-            self.step(process, key, Event::Answer(answer));
+            self.step(process, key, |machine, env| machine.handle_answer(env, answer));
         }
         self.drive_now(process);
     }

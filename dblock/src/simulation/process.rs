@@ -1,7 +1,5 @@
 //! A process: the engine's shell around its machines, without threads.
 
-use std::time::Duration;
-
 use uuid::Uuid;
 
 use super::plan::Plan;
@@ -10,11 +8,10 @@ use super::tape::Tape;
 use super::world::{S, US, What, World, tell};
 use crate::engine::core::dispatch::{Dispatch, MAX_BATCH};
 use crate::engine::core::env::{Env, Random};
-use crate::engine::core::key::{Event, Machine};
+use crate::engine::core::key::Machine;
 use crate::engine::core::out::{Note, Out};
 use crate::engine::core::time::Time;
 use crate::key::Key;
-use crate::store::Request;
 
 /// A monotonic clock: when it started, and how many millionths it is fast.
 #[derive(Debug, Clone, Copy)]
@@ -88,15 +85,6 @@ impl Cell {
     }
 }
 
-/// The result of a step for its caller.
-#[derive(Debug, Default)]
-pub(super) struct Stepped {
-    pub(super) waiter: u64,
-    pub(super) entered: bool,
-    pub(super) request: Option<Request>,
-    pub(super) time_limit: Option<Duration>,
-}
-
 struct Chance<'a> {
     tape: &'a mut Tape,
     last_id: &'a mut u64,
@@ -163,8 +151,13 @@ impl Process {
 }
 
 impl World {
-    /// Steps a machine with an event, and carries out what the step wants done.
-    pub(super) fn step(&mut self, at: usize, key: usize, event: Event<u32>) -> Stepped {
+    /// Calls a machine, and carries out what it wants done then.
+    pub(super) fn step<R>(
+        &mut self,
+        at: usize,
+        key: usize,
+        does: impl FnOnce(&mut Machine<u32>, &mut Env<'_>) -> R,
+    ) -> R {
         let process = &mut self.processes[at];
         let mut env = Env {
             now: process.clock.at(self.now),
@@ -178,11 +171,14 @@ impl World {
                 incarnation: process.incarnation,
             },
         };
-        let out = process.cells[key].machine.step(&mut env, event);
-        self.carry_out(at, key, out)
+        let machine = &mut process.cells[key].machine;
+        let answer = does(machine, &mut env);
+        let out = machine.take_out();
+        self.carry_out(at, key, out);
+        answer
     }
 
-    fn carry_out(&mut self, at: usize, key: usize, out: Out<u32>) -> Stepped {
+    fn carry_out(&mut self, at: usize, key: usize, out: Out<u32>) {
         for reply in out.replies {
             self.reply(at, key, reply);
         }
@@ -232,12 +228,6 @@ impl World {
                 );
             }
         }
-        Stepped {
-            waiter: out.waiter,
-            entered: out.entered,
-            request: out.request,
-            time_limit: out.time_limit,
-        }
     }
 
     pub(super) fn look(&mut self, at: usize, key: usize, look_at: Time) {
@@ -259,6 +249,6 @@ impl World {
             return;
         }
         process.cells[key].look_at = None;
-        self.step(at, key, Event::Time);
+        self.step(at, key, Machine::handle_timeout);
     }
 }

@@ -13,7 +13,6 @@ use super::show;
 use super::store::{Lock, WakeUp};
 use super::world::{MS, S, What, World, tell};
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::key::Event;
 use crate::engine::core::ownership::Begin;
 use crate::once::decide::{
     Decision, before, beginning, decide, decide_inside, is_later, taken_back_to, undo,
@@ -234,10 +233,7 @@ impl World {
         run.begun = Some(begun.clone());
         let (process, key) = (caller.process, caller.key);
         let undo = Arc::new(undo(begun.version(), former));
-        if !self
-            .step(process, key, Event::Begin(Arc::clone(&ownership), undo))
-            .entered
-        {
+        if !self.step(process, key, |machine, env| machine.begin(env, &ownership, undo)) {
             return self.leave_run(number);
         }
         let mut write = RecordWrite::under(
@@ -288,7 +284,7 @@ impl World {
             .as_ref()
             .is_some_and(|found| is_later(found, ownership.fence_token))
         {
-            self.step(process, key, Event::Gone(ownership));
+            self.step(process, key, |machine, env| machine.handle_gone(env, &ownership));
             return self.leave_run(number);
         }
         if let Some(found) = found
@@ -313,7 +309,7 @@ impl World {
             return;
         };
         let forced = self.checks.forced.contains(&ownership.lease_id) || self.plan.faults.big_jumps;
-        if !self.step(process, key, Event::Begun(ownership)).entered {
+        if !self.step(process, key, |machine, env| machine.begun(env, &ownership)) {
             return self.leave_run(number);
         }
         let Some(run) = &mut self.callers[number].run else {
@@ -359,12 +355,9 @@ impl World {
         };
         caller.holds = 0;
         self.gone(number);
-        let event = Event::Leave {
-            ownership,
-            in_order,
-            confirm: None,
-        };
-        self.step(process, key, event);
+        self.step(process, key, |machine, env| {
+            machine.leave(env, &ownership, in_order, None)
+        });
     }
 
     // ── The end ──────────────────────────────────────────────────────────────────────────────────────
@@ -377,9 +370,7 @@ impl World {
         let Some(ownership) = caller.ownership.clone() else {
             return;
         };
-        let alone = self
-            .step(process, key, Event::Close(Arc::clone(&ownership)))
-            .entered;
+        let alone = self.step(process, key, |machine, env| machine.close(env, &ownership));
         let Some(run) = &mut self.callers[number].run else {
             return;
         };
@@ -427,7 +418,9 @@ impl World {
         if written && alone && !lost {
             self.callers[number].holds = 0;
             self.gone(number);
-            self.step(process, key, Event::Committed(ownership));
+            self.step(process, key, |machine, env| {
+                machine.handle_committed(env, &ownership)
+            });
         } else {
             // The outcome may have freed the row although nobody knows it.
             self.leave_hold(number, false);
@@ -584,7 +577,8 @@ impl World {
         if kept || children.contains(&number) {
             return;
         }
-        if self.step(process, key, Event::Enter(ownership, None)).entered {
+        let entered = self.step(process, key, |machine, env| machine.enter(env, &ownership, None));
+        if entered.is_ok() {
             tell!(self, "P{process} a child of caller {number} enters");
             self.checks.keys[key].runs.children.push(number);
             let delay = self.section();
@@ -605,12 +599,9 @@ impl World {
             return;
         };
         tell!(self, "P{process} the child of caller {number} leaves");
-        let event = Event::Leave {
-            ownership,
-            in_order: false,
-            confirm: None,
-        };
-        self.step(process, key, event);
+        self.step(process, key, |machine, env| {
+            machine.leave(env, &ownership, false, None)
+        });
     }
 
     /// The children of a process that dies.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::key::{Machine, Waiter};
+use super::key::Waiter;
 use super::ownership::Ownership;
 use super::time::Time;
 use crate::error::LostReason;
@@ -11,7 +11,15 @@ use crate::store::{Holder, Request, StoreError};
 
 pub(crate) use crate::store::Kind;
 
-/// The output of a step: what it wants done. `C` is the means to reply to a caller: a channel, or a number in
+/// A request that is on its way from here on.
+#[derive(Debug)]
+pub(crate) struct Transmit {
+    pub(crate) request: Request,
+    /// Time limit of the store for it, if shorter than usual.
+    pub(crate) time_limit: Option<Duration>,
+}
+
+/// What a machine wants done. `C` is the means to reply to a caller: a channel, or a number in
 /// a simulation.
 #[derive(Debug)]
 pub(crate) struct Out<C> {
@@ -19,25 +27,12 @@ pub(crate) struct Out<C> {
     pub(crate) notes: Vec<Note>,
     /// The key has something to send on this lane, and is not listed there yet.
     pub(crate) ready: Option<Kind>,
-    /// The request that [`Event::Send`](super::key::Event::Send) asked for.
-    pub(crate) request: Option<Request>,
-    /// Time limit of the store for the request, if shorter than usual.
-    pub(crate) time_limit: Option<Duration>,
     /// When to step again if no other event comes first.
     pub(crate) look_at: Option<Time>,
     /// Callers wait for a key that another process holds.
     pub(crate) wants_wake_ups: bool,
-    /// The number of the caller, for an acquire.
-    pub(crate) waiter: u64,
-    /// Whether the hold was added, for a re-entry.
-    pub(crate) entered: bool,
-    /// The last hold has ended, and the owner held the lock for this long. Not set if the lease was lost
-    /// before.
-    pub(crate) held_for: Option<Duration>,
     /// Nothing is held, waited for or on its way: the key can be forgotten.
     pub(crate) idle: bool,
-    /// A machine that panicked. It must be dropped outside of all locks.
-    pub(crate) broken: Option<Box<Machine<C>>>,
 }
 
 impl<C> Default for Out<C> {
@@ -46,15 +41,9 @@ impl<C> Default for Out<C> {
             replies: Vec::new(),
             notes: Vec::new(),
             ready: None,
-            request: None,
-            time_limit: None,
             look_at: None,
             wants_wake_ups: false,
-            waiter: 0,
-            entered: false,
-            held_for: None,
             idle: false,
-            broken: None,
         }
     }
 }

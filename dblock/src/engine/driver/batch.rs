@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::engine::cells::Cell;
 use crate::engine::core::dispatch::{MAX_BATCH, time_limit};
+use crate::engine::core::out::Transmit;
 use crate::store::{Outcome, Request, Store, StoreError, StoreErrorKind};
 
 /// Requests that go together.
@@ -40,11 +41,10 @@ impl Batch {
         }
     }
 
-    /// `limit`: time limit of the store for the request, if shorter than usual.
-    pub(super) fn push(&mut self, cell: Arc<Cell>, request: Request, limit: Option<Duration>) {
-        self.limit = self.limit.min(time_limit(limit));
+    pub(super) fn push(&mut self, cell: Arc<Cell>, transmit: Transmit) {
+        self.limit = self.limit.min(time_limit(transmit.time_limit));
         self.cells.push(cell);
-        self.requests.push(request);
+        self.requests.push(transmit.request);
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::batch::{Answered, Batch};
 use self::listener::{Listener, ListenerEvent};
 use self::stop::Stop;
-use super::core::key::Event;
+use super::core::key::Machine;
 use super::handle::{Command, Turns};
 use super::resumption::Resumption;
 use super::shared::Shared;
@@ -111,8 +111,8 @@ impl Driver {
             let mut batch = Batch::new(lane);
             for cell in cells {
                 // The key may need something else by now.
-                if let Some((request, limit)) = self.shared.request(&cell, kinds) {
-                    batch.push(cell, request, limit);
+                if let Some(transmit) = self.shared.transmit(&cell, kinds) {
+                    batch.push(cell, transmit);
                 }
             }
             if batch.is_empty() {
@@ -146,7 +146,7 @@ impl Driver {
             }
             Some(Command::Shutdown { grace, done }) => {
                 self.stop.begin(grace, Some(done));
-                self.shared.each(|| Event::Refuse);
+                self.shared.each(Machine::refuse_outermost);
             }
             None => {
                 // Every manager, guard and body is gone. Their locks are being released.
@@ -168,21 +168,23 @@ impl Driver {
         match event {
             ListenerEvent::Released(key) => {
                 if let Some(cell) = shared.cells.find(&key) {
-                    shared.step(&cell, Event::WokenUp);
+                    shared.step(&cell, Machine::handle_freed);
                 }
             }
             ListenerEvent::PassedOn(key, lease_id, fence_token) => {
                 if let Some(cell) = shared.cells.find(&key) {
-                    shared.step(&cell, Event::PassedOn(lease_id, fence_token));
+                    shared.step(&cell, |machine, env| {
+                        machine.handle_passed_on(env, lease_id, fence_token);
+                    });
                 }
             }
             ListenerEvent::Listening => {
                 shared.listening.store(true, Ordering::Relaxed);
-                shared.each(|| Event::WokenUp);
+                shared.each(Machine::handle_freed);
             }
             ListenerEvent::Stopped => {
                 shared.listening.store(false, Ordering::Relaxed);
-                shared.each(|| Event::WakeUpsLost);
+                shared.each(Machine::handle_wake_ups_lost);
             }
         }
     }
@@ -206,6 +208,6 @@ impl Drop for Driver {
         self.shared.stop_granting();
         self.shared.stopped.store(true, Ordering::Release);
         self.shared.driver_gone.store(true, Ordering::Release);
-        self.shared.each(|| Event::Abort);
+        self.shared.cells.each(|cell| self.shared.abort(cell));
     }
 }

@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{Driver, SHUTDOWN_TIMEOUT};
-use crate::engine::core::key::Event;
+use crate::engine::core::key::Machine;
 use crate::options::LockOptions;
 
 /// How far the engine is on its way to its end.
@@ -78,7 +78,7 @@ impl Driver {
                 done,
             };
             self.shared.stopped.store(true, Ordering::Release);
-            self.shared.each(|| Event::Stop);
+            self.shared.each(Machine::stop);
             self.send_batches();
         }
         match self.stop {

@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::engine::core::dispatch::MAX_BATCH;
+use crate::engine::core::out::Transmit;
 use crate::engine::driver::Driver;
 use crate::engine::resumption::Resumption;
 use crate::engine::sync::in_every_order;
@@ -123,7 +124,7 @@ impl Engine {
     fn look_at_due(&self, now: Time) {
         let due = self.shared.schedule().pop_due(now);
         if let Some(cell) = due {
-            self.shared.step(&cell, Event::Time);
+            self.shared.step(&cell, Machine::handle_timeout);
         }
     }
 
@@ -140,7 +141,7 @@ impl Engine {
         };
         let resumption = Resumption::new(&self.shared);
         for cell in cells {
-            if let Some((request, _)) = self.shared.request(&cell, kinds) {
+            if let Some(Transmit { request, .. }) = self.shared.transmit(&cell, kinds) {
                 let answers = self.shared.store.apply(&[request]).now_or_never();
                 let answer = answers.unwrap().pop().unwrap();
                 self.shared.answer(&cell, answer, MAX_BATCH, &resumption);
@@ -292,7 +293,7 @@ fn whoever_comes_while_the_engine_stops_is_refused() {
     check(false, |engine| {
         let beside = go_on_beside(engine.caller(5));
         engine.shared.stopped.store(true, Ordering::Release);
-        engine.shared.each(|| Event::Stop);
+        engine.shared.each(Machine::stop);
         let mut caller = beside.join().unwrap();
         go_on(&mut caller);
         assert!(matches!(answer(&mut caller), Err(LockError::Shutdown { .. })));
@@ -334,7 +335,7 @@ fn the_last_one_to_leave_wakes_a_driver_that_stops() {
         assert!(engine.is_woken());
         let beside = thread::spawn(move || drop(hold));
         engine.shared.stopping.store(true, Ordering::Release);
-        engine.shared.each(|| Event::Refuse);
+        engine.shared.each(Machine::refuse_outermost);
         let sleeps = engine.shared.counts.need_grace.load(Ordering::Acquire) > 0;
         beside.join().unwrap();
         assert!(!sleeps || engine.is_woken());

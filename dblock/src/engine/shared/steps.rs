@@ -1,90 +1,112 @@
-//! Steps of the keys' machines, and carrying out what a step wants done.
+//! Calls of the keys' machines, and carrying out what they want done then.
 
 use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use uuid::Uuid;
 
-use super::{Shared, Stepped, Unscheduled};
+use super::{Shared, Unscheduled};
 use crate::engine::cells::{Cell, State, lock};
 use crate::engine::core::env::{Env, Random};
-use crate::engine::core::key::{Event, Machine};
-use crate::engine::core::out::{Kind, Note, Out};
+use crate::engine::core::key::Machine;
+use crate::engine::core::out::{Kind, Note, Out, Transmit};
 use crate::engine::handle::Ticket;
 use crate::engine::report;
 use crate::engine::resumption::{Resuming, Resumption};
 use crate::key::Key;
-use crate::store::{Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::{Outcome, StoreError, StoreErrorKind};
 
 /// Every kind of request.
 const ANY: &[Kind] = &[Kind::Extend, Kind::Release, Kind::Acquire];
 
 impl Shared {
-    /// Steps the key's machine with an acquire, as [`step_unscheduled`](Self::step_unscheduled). Returns the
-    /// cell too.
-    pub(in crate::engine) fn acquire(
+    /// As [`step_unscheduled`](Self::step_unscheduled), for a call that comes to a key of which nothing need be
+    /// known. Returns the cell too.
+    pub(in crate::engine) fn step_new<R>(
         self: &Arc<Self>,
         key: &Key,
-        mut event: Event<Ticket>,
-    ) -> (Arc<Cell>, Stepped) {
+        mut does: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> R,
+    ) -> (Arc<Cell>, Option<R>, Option<Unscheduled>) {
         loop {
             let cell = self.cells.find_or_make(key);
-            match self.try_step(&cell, event) {
-                Ok(stepped) => return (cell, stepped),
-                Err(again) => event = again,
+            match self.try_step(&cell, does) {
+                Ok((answer, unscheduled)) => return (cell, answer, unscheduled),
+                Err(again) => does = again,
             }
             self.forget(&cell);
         }
     }
 
-    /// Steps a machine with an event, and carries out what the step wants done.
-    pub(in crate::engine) fn step(self: &Arc<Self>, cell: &Arc<Cell>, event: Event<Ticket>) -> Stepped {
-        let mut stepped = self.step_unscheduled(cell, event);
-        self.put(stepped.unscheduled.take());
-        stepped
-    }
-
-    /// As [`step`](Self::step), but the caller has to [`put`](Self::put) what the step wants from the
-    /// schedule.
-    pub(in crate::engine) fn step_unscheduled(
+    /// Calls the machine of a key, and carries out what it wants done then. `None`: the key has been
+    /// forgotten, or the machine panicked.
+    pub(in crate::engine) fn step<R>(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
-        event: Event<Ticket>,
-    ) -> Stepped {
-        // On a retired cell the event is dropped: only an acquire has to be repeated on a new cell.
-        self.try_step(cell, event).unwrap_or_default()
+        does: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> R,
+    ) -> Option<R> {
+        let (answer, unscheduled) = self.step_unscheduled(cell, does);
+        self.put(unscheduled);
+        answer
     }
 
-    fn try_step(self: &Arc<Self>, cell: &Arc<Cell>, event: Event<Ticket>) -> Result<Stepped, Event<Ticket>> {
-        let aborts = matches!(event, Event::Abort);
-        let mut out = {
+    /// As [`step`](Self::step), but the caller has to [`put`](Self::put) what the machine wants from the
+    /// schedule.
+    pub(in crate::engine) fn step_unscheduled<R>(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        does: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> R,
+    ) -> (Option<R>, Option<Unscheduled>) {
+        // Only a new caller has to go on to a new cell.
+        self.try_step(cell, does).unwrap_or_default()
+    }
+
+    /// Gives the call back if the key has been forgotten.
+    fn try_step<R, F>(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        does: F,
+    ) -> Result<(Option<R>, Option<Unscheduled>), F>
+    where
+        F: FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> R,
+    {
+        let (answer, mut wants) = {
             let mut state = lock(&cell.state);
             if state.retired {
-                return Err(event);
+                return Err(does);
             }
-            self.step_locked(&mut state, event)
+            self.step_locked(&mut state, does)
         };
-        let (waiter, entered, held_for) = (out.waiter, out.entered, out.held_for);
-        let unscheduled = self.carry_out(cell, &mut out, None);
-        if self.driver_gone.load(Ordering::Acquire) && !aborts {
-            // The driver's last event came before this step.
-            self.step(cell, Event::Abort);
+        let unscheduled = self.carry_out(cell, &mut wants, None);
+        if self.driver_gone.load(Ordering::Acquire) {
+            // The driver's last call came before this one.
+            self.abort(cell);
         }
-        Ok(Stepped {
-            waiter,
-            entered,
-            held_for,
-            unscheduled,
-        })
+        Ok((answer, unscheduled))
     }
 
-    /// Steps the machine, and updates the counters. A machine that panics is given up: its lease and its
+    /// Ends the lease of a key and refuses its callers. Nothing is sent any more.
+    pub(in crate::engine) fn abort(self: &Arc<Self>, cell: &Arc<Cell>) {
+        let mut wants = {
+            let mut state = lock(&cell.state);
+            if state.retired {
+                return;
+            }
+            self.step_locked(&mut state, Machine::abort).1
+        };
+        let unscheduled = self.carry_out(cell, &mut wants, None);
+        self.put(unscheduled);
+    }
+
+    /// Calls the machine, and updates the counters. A machine that panics is given up: its lease and its
     /// callers end, and the next acquire gets a new cell.
-    fn step_locked(&self, state: &mut State, event: Event<Ticket>) -> Out<Ticket> {
+    fn step_locked<R>(
+        &self,
+        state: &mut State,
+        does: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> R,
+    ) -> (Option<R>, Wants) {
         let mut random = Chance;
         let mut env = Env {
             now: self.clock.now(),
@@ -93,17 +115,30 @@ impl Shared {
             hand_over: self.hand_over,
             random: &mut random,
         };
-        let stepped = catch_unwind(AssertUnwindSafe(|| state.machine.step(&mut env, event)));
-        let out = stepped.unwrap_or_else(|_| {
+        let stepped = catch_unwind(AssertUnwindSafe(|| does(&mut state.machine, &mut env)));
+        let (answer, broken) = if let Ok(answer) = stepped {
+            (Some(answer), None)
+        } else {
             let fresh = Machine::new(state.machine.key().clone());
             let mut broken = Box::new(mem::replace(&mut state.machine, fresh));
             state.retired = true;
-            let aborted = catch_unwind(AssertUnwindSafe(|| broken.step(&mut env, Event::Abort)));
-            Out {
-                broken: Some(broken),
-                ..aborted.unwrap_or_default()
-            }
-        });
+            drop(catch_unwind(AssertUnwindSafe(|| broken.abort(&mut env))));
+            (None, Some(broken))
+        };
+        self.count(state);
+        let mut wants = Wants {
+            out: Out::default(),
+            broken,
+        };
+        wants.out = match &mut wants.broken {
+            Some(broken) => broken.take_out(),
+            None => state.machine.take_out(),
+        };
+        (answer, wants)
+    }
+
+    /// Updates the counters that include the key.
+    fn count(&self, state: &mut State) {
         let machine = &state.machine;
         let counts = [
             machine.has_release_pending(),
@@ -127,31 +162,30 @@ impl Shared {
                 _ => {}
             }
         }
-        out
     }
 
-    /// Carries out what a step wants done, but for what it wants from the schedule. `resumption`: that of the
-    /// batch whose answer was the event.
+    /// Carries out what a machine wants done, but for what it wants from the schedule. `resumption`: that of
+    /// the batch whose answer was the last call.
     fn carry_out(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
-        out: &mut Out<Ticket>,
+        wants: &mut Wants,
         resumption: Option<&Arc<Resumption>>,
     ) -> Option<Unscheduled> {
-        self.tell(cell, out, resumption);
+        self.tell(cell, &mut wants.out, resumption);
         if self.immediate {
-            self.carry_out_requests(cell, out);
+            self.carry_out_requests(cell, wants);
         }
-        if let Some(broken) = out.broken.take() {
+        if let Some(broken) = wants.broken.take() {
             tracing::error!(key = %cell.key().typed(), "a bug in dblock: the lease of this key and its callers were given up");
             drop(broken);
             self.forget(cell);
             return None;
         }
-        self.unscheduled(cell, out)
+        self.unscheduled(cell, &wants.out)
     }
 
-    /// Reports the output of a step to callers, the log and the driver.
+    /// Reports to callers, the log and the driver.
     fn tell(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>, resumption: Option<&Arc<Resumption>>) {
         // Before the replies, so that a caller finds its own step in the log.
         let is_of_watchers = |note: &Note| matches!(note, Note::Lost(..) | Note::Revoked(..));
@@ -170,12 +204,13 @@ impl Shared {
         }
     }
 
-    /// Sends the key's requests, where the store answers at once. `out` becomes the output of the last step.
-    fn carry_out_requests(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>) {
-        while out.ready.take().is_some() {
-            *out = self.step_now(cell, Event::Send(ANY));
-            self.tell(cell, out, None);
-            let Some(request) = out.request.take() else {
+    /// Sends the key's requests, where the store answers at once. `wants` becomes that of the last call.
+    fn carry_out_requests(self: &Arc<Self>, cell: &Arc<Cell>, wants: &mut Wants) {
+        while wants.out.ready.take().is_some() {
+            let transmit;
+            (transmit, *wants) = self.step_now(cell, |machine, env| machine.poll_transmit(env, ANY));
+            self.tell(cell, &mut wants.out, None);
+            let Some(Transmit { request, .. }) = transmit.flatten() else {
                 continue;
             };
             let answers = catch_unwind(AssertUnwindSafe(|| {
@@ -189,30 +224,32 @@ impl Shared {
             };
             self.health.note(std::slice::from_ref(&answer));
             self.meter.answers(std::slice::from_ref(&answer));
-            *out = self.step_now(cell, Event::Answer(answer));
-            self.tell(cell, out, None);
+            (_, *wants) = self.step_now(cell, |machine, env| machine.handle_answer(env, answer));
+            self.tell(cell, &mut wants.out, None);
         }
     }
 
-    fn step_now(&self, cell: &Cell, event: Event<Ticket>) -> Out<Ticket> {
-        self.step_locked(&mut lock(&cell.state), event)
+    fn step_now<R>(
+        &self,
+        cell: &Cell,
+        does: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> R,
+    ) -> (Option<R>, Wants) {
+        self.step_locked(&mut lock(&cell.state), does)
     }
 
-    /// The request of the key, if it has one of these kinds, and the time limit of the store for it. From
-    /// here on it is on its way.
-    pub(in crate::engine) fn request(
+    /// The request of the key, if it has one of these kinds. From here on it is on its way.
+    pub(in crate::engine) fn transmit(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
         kinds: &'static [Kind],
-    ) -> Option<(Request, Option<Duration>)> {
-        let mut out = self.step_now(cell, Event::Send(kinds));
-        let request = out.request.take().map(|request| (request, out.time_limit));
-        let unscheduled = self.carry_out(cell, &mut out, None);
+    ) -> Option<Transmit> {
+        let (transmit, mut wants) = self.step_now(cell, |machine, env| machine.poll_transmit(env, kinds));
+        let unscheduled = self.carry_out(cell, &mut wants, None);
         self.put(unscheduled);
-        request
+        transmit.flatten()
     }
 
-    /// Steps the machine with the answer to its request.
+    /// Gives the machine the answer to its request.
     pub(in crate::engine) fn answer(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
@@ -221,10 +258,17 @@ impl Shared {
         resumption: &Arc<Resumption>,
     ) {
         cell.most_together.store(most_together, Ordering::Relaxed);
-        let mut out = self.step_now(cell, Event::Answer(answer));
-        let unscheduled = self.carry_out(cell, &mut out, Some(resumption));
+        let (_, mut wants) = self.step_now(cell, |machine, env| machine.handle_answer(env, answer));
+        let unscheduled = self.carry_out(cell, &mut wants, Some(resumption));
         self.put(unscheduled);
     }
+}
+
+/// What is to be done after a call of a machine, outside of all locks.
+struct Wants {
+    out: Out<Ticket>,
+    /// The machine panicked. It is dropped then.
+    broken: Option<Box<Machine<Ticket>>>,
 }
 
 struct Chance;

@@ -260,16 +260,16 @@ impl<C> Held<C> {
         begins
     }
 
-    /// Ends a hold of `ownership`; `None` when that is not the current one. `in_order`: the body returned.
+    /// Ends a hold of `ownership`; fails when that is not the current one. `in_order`: the body returned.
+    /// Returns how long the owner held the lock, if this was the last hold and the lease was not lost before.
     pub(super) fn leave(
         &mut self,
         ownership: &Arc<Ownership>,
         in_order: bool,
         now: Time,
-        out: &mut Out<C>,
-    ) -> Option<()> {
+    ) -> Result<Option<Duration>, LostReason> {
         if !self.is_of(ownership) {
-            return None;
+            return Err(LostReason::Released);
         }
         if !in_order {
             self.hand_over_until = None;
@@ -279,6 +279,7 @@ impl<C> Held<C> {
                 if *holds > 1 && !flawed(Flaw::HoldsAreForgotten) =>
             {
                 *holds -= 1;
+                Ok(None)
             }
             State::Held { .. } | State::Lost { .. } => {
                 // The local deadline applies to bodies. The row is busy until its own end.
@@ -286,7 +287,7 @@ impl<C> Held<C> {
                     self.current.ended(),
                     None | Some(LostReason::Expired | LostReason::MaxHold)
                 );
-                self.end_ownership(now, out);
+                let held_for = self.end_ownership(now);
                 let lingers = self.current.hold_min_until.filter(|until| stands && now < *until);
                 let lingers = lingers.filter(|_| !flawed(Flaw::HoldMinIsForgotten));
                 self.state = lingers.map_or(State::ReleaseDue, |until| State::Lingering {
@@ -298,17 +299,18 @@ impl<C> Held<C> {
                     self.retry_at = None;
                     self.pause = FIRST_RETRY;
                 }
+                Ok(held_for)
             }
-            State::Lingering { .. } | State::ReleaseDue | State::Releasing { .. } => return None,
+            State::Lingering { .. } | State::ReleaseDue | State::Releasing { .. } => {
+                Err(LostReason::Released)
+            }
         }
-        Some(())
     }
 
-    /// The owner is done. Does nothing when the lease was lost before.
-    fn end_ownership(&self, now: Time, out: &mut Out<C>) {
-        if self.current.end(LostReason::Released, now) {
-            out.held_for = Some(self.current.held_for(now));
-        }
+    /// The owner is done. Returns how long it held the lock, unless the lease was lost before.
+    fn end_ownership(&self, now: Time) -> Option<Duration> {
+        let ends = self.current.end(LostReason::Released, now);
+        ends.then(|| self.current.held_for(now))
     }
 
     /// The owner asks for a fence check: there is no local hand-over after that.

@@ -1,8 +1,8 @@
 //! One key: everything that a process knows and decides about it, as a machine without I/O.
 //!
-//! [`Machine::step`] takes an [`Event`] and says what it wants done. At most one request for a key is on its
-//! way. Before and after each event the step lets time pass ([`Machine::advance`]): there a lease ends, and
-//! the next caller enters.
+//! Callers call it, [`handle_…`](Machine::handle_answer) takes what arrives, and [`Machine::take_out`] says what
+//! is to be done then. At most one request for a key is on its way. Before and after each call time passes
+//! ([`Machine::advance`]): there a lease ends, and the next caller enters.
 //!
 //! - [`held`] is the lease that this process has, a state machine with its table at the top of its file.
 //! - [`asking`] says when to ask for one, and keeps this process's place as successor.
@@ -20,7 +20,6 @@ mod abandoned;
 mod answers;
 mod asking;
 mod entering;
-mod event;
 mod fairness;
 mod held;
 mod refusing;
@@ -28,9 +27,12 @@ mod sending;
 mod unfinished;
 mod wait_queue;
 
+use std::mem;
 use std::sync::Arc;
+use std::time::Duration;
 
-pub(crate) use self::event::Event;
+use uuid::Uuid;
+
 pub(crate) use self::held::Confirm;
 pub(crate) use self::wait_queue::Waiter;
 
@@ -42,13 +44,12 @@ use self::sending::{ForWhom, OnItsWay};
 use self::wait_queue::WaitQueue;
 use super::env::Env;
 use super::flaw::{Flaw, flawed};
-use super::out::{Kind, Note, Out, Reply};
+use super::out::{Kind, Note, Out, Reply, Transmit};
 use super::ownership::Ownership;
 use super::time::Time;
 use crate::error::LostReason;
 use crate::key::Key;
-#[cfg(feature = "run_once")]
-use crate::store::RecordChange;
+use crate::store::{Outcome, RecordChange, StoreError};
 
 /// Everything that a process knows about one key.
 #[derive(Debug)]
@@ -62,6 +63,7 @@ pub(crate) struct Machine<C> {
     on_its_way: Option<OnItsWay>,
     /// The kind of request for which the dispatcher lists this key.
     listed: Option<Kind>,
+    out: Out<C>,
 }
 
 impl<C> Machine<C> {
@@ -75,6 +77,7 @@ impl<C> Machine<C> {
             abandoned: Vec::new(),
             on_its_way: None,
             listed: None,
+            out: Out::default(),
         }
     }
 
@@ -95,7 +98,7 @@ impl<C> Machine<C> {
     /// The lease that a transaction keeps although its owner has left. The transaction may have ended
     /// unnoticed.
     #[cfg(feature = "sql")]
-    pub(crate) fn left_in_transaction(&self) -> Option<(uuid::Uuid, i64)> {
+    pub(crate) fn left_in_transaction(&self) -> Option<(Uuid, i64)> {
         self.held.as_ref().and_then(Held::left_in_transaction)
     }
 
@@ -110,122 +113,281 @@ impl<C> Machine<C> {
         &self.key
     }
 
-    /// Takes an event, and says what it wants done.
-    pub(crate) fn step(&mut self, env: &mut Env<'_>, event: Event<C>) -> Out<C> {
-        let mut out = Out::default();
+    /// Takes what is to be done since the last time.
+    pub(crate) fn take_out(&mut self) -> Out<C> {
+        mem::take(&mut self.out)
+    }
+
+    /// Whatever is called, time passes before and after it, and what can be sent next is found.
+    fn during<R>(
+        &mut self,
+        env: &mut Env<'_>,
+        does: impl FnOnce(&mut Self, &mut Env<'_>, &mut Out<C>) -> R,
+    ) -> R {
+        let mut out = self.take_out();
         // Whether a lease has ended must be decided before an answer moves its end.
         if !flawed(Flaw::LostLivesAgain) {
             self.advance(env, &mut out);
         }
-        self.take(event, env, &mut out);
+        let answer = does(self, env, &mut out);
         self.advance(env, &mut out);
         self.list_next_request(env, &mut out);
-        out
+        self.out = out;
+        answer
     }
 
-    /// Applies the event itself. [`advance`](Self::advance) then decides who enters.
-    fn take(&mut self, event: Event<C>, env: &mut Env<'_>, out: &mut Out<C>) {
-        let now = env.now;
-        match event {
-            Event::Acquire(waiter) => {
-                if waiter.non_blocking || self.queue.is_empty() {
-                    self.asking.ask_now();
-                }
-                out.waiter = self.queue.push(waiter);
+    // ── What callers want ────────────────────────────────────────────────────────────────────────────
+
+    /// A caller wants the lock. Returns its number.
+    pub(crate) fn acquire(&mut self, env: &mut Env<'_>, waiter: Box<Waiter<C>>) -> u64 {
+        self.during(env, |machine, _, _| {
+            if waiter.non_blocking || machine.queue.is_empty() {
+                machine.asking.ask_now();
             }
-            Event::GiveUp(_) if flawed(Flaw::GoneCallersAreKept) => {}
-            Event::GiveUp(number) => drop(self.queue.remove(number)),
-            Event::Enter(ownership, confirm) => {
-                let entered = self.own_lease().and_then(|held| held.enter(&ownership));
-                out.entered = entered.is_ok();
-                self.confirm(&ownership, confirm, entered.map(|()| Shows::Holds), out);
+            machine.queue.push(waiter)
+        })
+    }
+
+    /// The caller with this number is gone.
+    pub(crate) fn give_up(&mut self, env: &mut Env<'_>, number: u64) {
+        let gone = self.during(env, |machine, _, _| {
+            (!flawed(Flaw::GoneCallersAreKept)).then(|| machine.queue.remove(number))
+        });
+        drop(gone);
+    }
+
+    /// A caller wants the lock in the transaction that keeps the row of this lease locked. It is answered at
+    /// once.
+    #[cfg_attr(
+        not(feature = "sql"),
+        allow(dead_code, reason = "a transaction needs a database")
+    )]
+    pub(crate) fn enter_in_transaction(&mut self, env: &mut Env<'_>, lease_id: Uuid, waiter: Box<Waiter<C>>) {
+        self.during(env, |machine, env, out| {
+            machine.enter_again(lease_id, waiter, env.now, out);
+        });
+    }
+
+    /// A re-entry: one more hold. The reply comes when the store confirms that the lease is still held.
+    pub(crate) fn enter(
+        &mut self,
+        env: &mut Env<'_>,
+        ownership: &Arc<Ownership>,
+        confirm: Option<Confirm<C>>,
+    ) -> Result<(), LostReason> {
+        self.during(env, |machine, _, out| {
+            let entered = machine.own_lease().and_then(|held| held.enter(ownership));
+            machine.confirm(ownership, confirm, entered.map(|()| Shows::Holds), out);
+            entered
+        })
+    }
+
+    /// A hold ends. `in_order`: the body returned. The reply comes when the store has confirmed it. Returns
+    /// how long the owner held the lock, if this was its last hold and the lease was not lost before.
+    pub(crate) fn leave(
+        &mut self,
+        env: &mut Env<'_>,
+        ownership: &Arc<Ownership>,
+        in_order: bool,
+        confirm: Option<Confirm<C>>,
+    ) -> Option<Duration> {
+        self.during(env, |machine, env, out| {
+            let left = machine
+                .own_lease()
+                .and_then(|held| held.leave(ownership, in_order, env.now));
+            machine.confirm(ownership, confirm, left.map(|_| Shows::Holds), out);
+            left.ok().flatten()
+        })
+    }
+
+    /// A fence check: no local hand-over from here on. The reply comes when the row names the owner.
+    pub(crate) fn pin(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>, confirm: Option<Confirm<C>>) {
+        self.during(env, |machine, _, out| {
+            let pinned = machine.own_lease().and_then(|held| held.pin(ownership));
+            machine.confirm(ownership, confirm, pinned.map(|()| Shows::Owner), out);
+        });
+    }
+
+    /// The owner has another ttl from now on. The reply comes when the lease has been extended by it.
+    pub(crate) fn set_ttl(
+        &mut self,
+        env: &mut Env<'_>,
+        ownership: &Arc<Ownership>,
+        ttl: Duration,
+        confirm: Confirm<C>,
+    ) {
+        self.during(env, |machine, _, out| {
+            let set = machine.own_lease().and_then(|held| held.set_ttl(ownership, ttl));
+            machine.confirm(ownership, Some(confirm), set.map(|()| Shows::End), out);
+        });
+    }
+
+    /// A run of the owner's begins, by a write of its own: this change takes it back. Refused once the lease
+    /// has ended.
+    #[cfg_attr(not(feature = "run_once"), allow(dead_code, reason = "only runs begin"))]
+    pub(crate) fn begin(
+        &mut self,
+        env: &mut Env<'_>,
+        ownership: &Arc<Ownership>,
+        undo: Arc<RecordChange>,
+    ) -> bool {
+        self.during(env, |machine, _, _| {
+            let held = machine.held.as_mut();
+            held.is_some_and(|held| held.begin(ownership, undo))
+        })
+    }
+
+    /// The body of a run begins: that is not taken back any more. Refused once the lease has ended.
+    #[cfg_attr(not(feature = "run_once"), allow(dead_code, reason = "only runs begin"))]
+    pub(crate) fn begun(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> bool {
+        self.during(env, |machine, _, _| {
+            let held = machine.held.as_mut();
+            held.is_some_and(|held| held.begun(ownership))
+        })
+    }
+
+    /// The last hold of the owner's ends with something that is on its way: no other hold is added from here
+    /// on. Refused when there is one.
+    #[cfg_attr(
+        not(any(feature = "sql", feature = "run_once")),
+        allow(dead_code, reason = "only transactions and runs need it")
+    )]
+    pub(crate) fn close(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> bool {
+        self.during(env, |machine, _, _| {
+            let held = machine.held.as_mut();
+            held.is_some_and(|held| held.close(ownership))
+        })
+    }
+
+    /// That has failed.
+    #[cfg_attr(
+        not(feature = "sql"),
+        allow(dead_code, reason = "a transaction needs a database")
+    )]
+    pub(crate) fn reopen(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) {
+        self.during(env, |machine, _, _| {
+            machine.held.iter_mut().for_each(|held| held.reopen(ownership));
+        });
+    }
+
+    /// A transaction of the owner's has freed the row, and keeps it locked until it ends.
+    #[cfg_attr(
+        not(feature = "sql"),
+        allow(dead_code, reason = "a transaction needs a database")
+    )]
+    pub(crate) fn keep_in_transaction(
+        &mut self,
+        env: &mut Env<'_>,
+        ownership: &Arc<Ownership>,
+    ) -> Result<(), LostReason> {
+        self.during(env, |machine, env, _| {
+            let held = machine.own_lease()?;
+            held.keep_in_transaction(ownership, env.now)
+        })
+    }
+
+    /// The manager shuts down: callers that hold no other lock are refused.
+    pub(crate) fn refuse_outermost(&mut self, env: &mut Env<'_>) {
+        self.during(env, |machine, _, out| machine.refuse_all(false, out));
+    }
+
+    /// The lease is ended, and all callers are refused.
+    pub(crate) fn stop(&mut self, env: &mut Env<'_>) {
+        self.during(env, |machine, env, out| machine.end_all(env.now, out));
+    }
+
+    /// As [`stop`](Self::stop), and for good: nothing is sent any more, and no answer comes.
+    pub(crate) fn abort(&mut self, env: &mut Env<'_>) {
+        self.during(env, |machine, env, out| {
+            machine.end_all(env.now, out);
+            if let Some(held) = &mut machine.held {
+                held.give_up_confirmations(out);
             }
-            Event::Leave {
-                ownership,
-                in_order,
-                confirm,
-            } => {
-                let has_left = self
-                    .held
-                    .as_mut()
-                    .and_then(|held| held.leave(&ownership, in_order, now, out));
-                self.confirm(
-                    &ownership,
-                    confirm,
-                    has_left.map(|()| Shows::Holds).ok_or(LostReason::Released),
-                    out,
-                );
+        });
+    }
+
+    // ── What arrives ─────────────────────────────────────────────────────────────────────────────────
+
+    /// The answer to the request on its way.
+    pub(crate) fn handle_answer(&mut self, env: &mut Env<'_>, answer: Result<Outcome, StoreError>) {
+        self.during(env, |machine, env, out| machine.apply_answer(answer, env, out));
+    }
+
+    /// A wake-up said that the key was freed, or a wake-up may have been missed.
+    pub(crate) fn handle_freed(&mut self, env: &mut Env<'_>) {
+        self.during(env, |machine, _, _| {
+            machine.held.iter_mut().for_each(Held::woken);
+            machine.asking.woken();
+        });
+    }
+
+    /// A wake-up said that the key was passed on, with this token, to the lease with this id, ours or not.
+    pub(crate) fn handle_passed_on(&mut self, env: &mut Env<'_>, lease_id: Uuid, fence_token: i64) {
+        self.during(env, |machine, env, _| {
+            machine.passed_on(lease_id, fence_token, env);
+        });
+    }
+
+    /// No wake-ups arrive any more.
+    pub(crate) fn handle_wake_ups_lost(&mut self, env: &mut Env<'_>) {
+        self.during(env, |machine, env, _| machine.asking.wake_ups_lost(env));
+    }
+
+    /// Time has passed.
+    pub(crate) fn handle_timeout(&mut self, env: &mut Env<'_>) {
+        self.during(env, |_, _, _| ());
+    }
+
+    /// A fence check, or a record of a later lease, has shown that the row no longer names the lease.
+    #[cfg_attr(
+        not(any(feature = "sql", feature = "run_once")),
+        allow(dead_code, reason = "only transactions and runs need it")
+    )]
+    pub(crate) fn handle_gone(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) {
+        self.during(env, |machine, env, out| {
+            let reason = if ownership.is_revoked() {
+                LostReason::Revoked
+            } else {
+                LostReason::Gone
+            };
+            if let Some(held) = machine.own_lease_of(ownership) {
+                held.lose(reason, env.now, out);
             }
-            Event::Pin(ownership, confirm) => {
-                let pinned = self.own_lease().and_then(|held| held.pin(&ownership));
-                self.confirm(&ownership, confirm, pinned.map(|()| Shows::Owner), out);
-            }
-            Event::SetTtl(ownership, ttl, confirm) => {
-                let set = self.own_lease().and_then(|held| held.set_ttl(&ownership, ttl));
-                self.confirm(&ownership, Some(confirm), set.map(|()| Shows::End), out);
-            }
-            Event::Begin(ownership, undo) => {
-                out.entered = self
-                    .held
-                    .as_mut()
-                    .is_some_and(|held| held.begin(&ownership, undo));
-            }
-            Event::Begun(ownership) => {
-                out.entered = self.held.as_mut().is_some_and(|held| held.begun(&ownership));
-            }
-            Event::Close(ownership) => {
-                out.entered = self.held.as_mut().is_some_and(|held| held.close(&ownership));
-            }
-            Event::Reopen(ownership) => self.held.iter_mut().for_each(|held| held.reopen(&ownership)),
-            Event::Gone(ownership) => {
-                let reason = if ownership.is_revoked() {
-                    LostReason::Revoked
-                } else {
-                    LostReason::Gone
-                };
-                if let Some(held) = self.own_lease_of(&ownership) {
-                    held.lose(reason, now, out);
-                }
-            }
-            Event::KeptInTransaction(ownership) => {
-                let kept = self
-                    .held
-                    .as_mut()
-                    .map(|held| held.keep_in_transaction(&ownership, now));
-                out.entered = kept.is_some_and(|kept| kept.is_ok());
-            }
-            Event::Committed(ownership) => {
-                let held = self.held.take_if(|held| Arc::ptr_eq(held.current(), &ownership));
-                if let Some(mut held) = held {
-                    held.committed(now, out);
-                    self.after(&held, now);
-                    self.take_back(&held, now);
-                }
-            }
-            Event::EnterAgain(lease_id, waiter) => self.enter_again(lease_id, waiter, now, out),
-            Event::Send(kinds) => {
-                self.listed = None;
-                out.request = self.send(kinds, env);
-                out.time_limit = self.held.as_ref().and_then(|held| held.time_limit(now));
-            }
-            Event::Answer(answer) => self.apply_answer(answer, env, out),
-            Event::WokenUp => {
-                self.held.iter_mut().for_each(Held::woken);
-                self.asking.woken();
-            }
-            Event::PassedOn(lease_id, fence_token) => self.passed_on(lease_id, fence_token, env),
-            Event::WakeUpsLost => self.asking.wake_ups_lost(env),
-            // `advance` and `list_next_request` do what time asks for.
-            Event::Time => {}
-            Event::Refuse => self.refuse_all(false, out),
-            Event::Stop => self.stop(now, out),
-            Event::Abort => {
-                self.stop(now, out);
-                if let Some(held) = &mut self.held {
-                    held.give_up_confirmations(out);
-                }
-            }
-        }
+        });
+    }
+
+    /// The transaction that kept the lease has committed: the key is free. Returns as
+    /// [`leave`](Self::leave).
+    #[cfg_attr(
+        not(any(feature = "sql", feature = "run_once")),
+        allow(dead_code, reason = "only transactions and runs need it")
+    )]
+    pub(crate) fn handle_committed(
+        &mut self,
+        env: &mut Env<'_>,
+        ownership: &Arc<Ownership>,
+    ) -> Option<Duration> {
+        self.during(env, |machine, env, out| {
+            let held = &mut machine.held;
+            let mut held = held.take_if(|held| Arc::ptr_eq(held.current(), ownership))?;
+            let held_for = held.committed(env.now, out);
+            machine.after(&held, env.now);
+            machine.take_back(&held, env.now);
+            held_for
+        })
+    }
+
+    // ── What is to be done ───────────────────────────────────────────────────────────────────────────
+
+    /// The request of the key, if it has one of these kinds. From here on it is on its way.
+    pub(crate) fn poll_transmit(&mut self, env: &mut Env<'_>, kinds: &[Kind]) -> Option<Transmit> {
+        self.during(env, |machine, env, _| {
+            machine.listed = None;
+            let request = machine.send(kinds, env)?;
+            let held = machine.held.as_ref();
+            let time_limit = held.and_then(|held| held.time_limit(env.now));
+            Some(Transmit { request, time_limit })
+        })
     }
 
     /// The lease of this process, if this owner has it, or had it last.
@@ -322,7 +484,7 @@ impl<C> Machine<C> {
     }
 
     /// Ends the lease and refuses all callers. A row that `hold_min` keeps busy is left to expire.
-    fn stop(&mut self, now: Time, out: &mut Out<C>) {
+    fn end_all(&mut self, now: Time, out: &mut Out<C>) {
         self.refuse_all(true, out);
         if let Some(mut held) = self
             .held

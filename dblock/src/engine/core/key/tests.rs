@@ -39,6 +39,8 @@ struct Process {
     listening: bool,
     numbers: Numbers,
     ownership: Option<Arc<Ownership>>,
+    /// What the machine wanted after the last step, but for its replies.
+    out: Out<&'static str>,
 }
 
 fn call(ttl: Duration) -> Call {
@@ -64,11 +66,15 @@ impl Process {
             listening: true,
             numbers: Numbers(0),
             ownership: None,
+            out: Out::default(),
         }
     }
 
-    /// A step. Returns its output, and the reply to each caller.
-    fn step(&mut self, event: Event<&'static str>) -> (Out<&'static str>, Vec<String>) {
+    /// A call of the machine. Returns its answer, and the reply to each caller.
+    fn step<R>(
+        &mut self,
+        does: impl FnOnce(&mut Machine<&'static str>, &mut Env<'_>) -> R,
+    ) -> (R, Vec<String>) {
         let mut env = Env {
             now: self.now,
             wake_ups: true,
@@ -76,9 +82,10 @@ impl Process {
             hand_over: true,
             random: &mut self.numbers,
         };
-        let mut out = self.machine.step(&mut env, event);
+        let answer = does(&mut self.machine, &mut env);
+        self.out = self.machine.take_out();
         let mut said = Vec::new();
-        for reply in out.replies.drain(..) {
+        for reply in self.out.replies.drain(..) {
             said.push(match reply {
                 Reply::Granted(waiter, ownership) => {
                     let text = format!("{} has {}", waiter.ticket, ownership.fence_token);
@@ -100,11 +107,11 @@ impl Process {
                 Reply::Unconfirmed(ticket, _) => format!("{ticket} unconfirmed"),
             });
         }
-        (out, said)
+        (answer, said)
     }
 
-    fn says(&mut self, event: Event<&'static str>) -> Vec<String> {
-        self.step(event).1
+    fn says<R>(&mut self, does: impl FnOnce(&mut Machine<&'static str>, &mut Env<'_>) -> R) -> Vec<String> {
+        self.step(does).1
     }
 
     fn wants(&mut self, ticket: &'static str, wait: Option<Duration>) -> u64 {
@@ -119,33 +126,29 @@ impl Process {
             non_blocking: wait.is_none(),
             ticket,
         };
-        let (out, said) = self.step(Event::Acquire(Box::new(waiter)));
+        let (number, said) = self.step(|machine, env| machine.acquire(env, Box::new(waiter)));
         assert!(said.is_empty(), "{said:?}");
-        out.waiter
+        number
     }
 
     fn sends(&mut self) -> Option<Request> {
-        self.step(Event::Send(&[Kind::Extend, Kind::Release, Kind::Acquire]))
-            .0
-            .request
+        let any = &[Kind::Extend, Kind::Release, Kind::Acquire];
+        let transmit = self.step(|machine, env| machine.poll_transmit(env, any)).0;
+        transmit.map(|transmit| transmit.request)
     }
 
     fn answered(&mut self, outcome: Outcome) -> Vec<String> {
-        self.says(Event::Answer(Ok(outcome)))
+        self.says(|machine, env| machine.handle_answer(env, Ok(outcome)))
     }
 
     fn passes(&mut self, time: Duration) -> Vec<String> {
         self.now = self.now + time;
-        self.says(Event::Time)
+        self.says(Machine::handle_timeout)
     }
 
     fn leaves(&mut self, ticket: &'static str, in_order: bool) -> Vec<String> {
         let (ownership, confirm) = (self.ownership.clone().unwrap(), self.confirm(ticket));
-        self.says(Event::Leave {
-            ownership,
-            in_order,
-            confirm: Some(confirm),
-        })
+        self.says(|machine, env| machine.leave(env, &ownership, in_order, Some(confirm)))
     }
 
     /// A caller that waits for a confirmation from now on.

@@ -1,6 +1,7 @@
 //! A lease that a transaction of the owner's keeps: see [`Held::keep_in_transaction`].
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
@@ -36,9 +37,10 @@ impl<C> Held<C> {
     }
 
     /// The owner's transaction has committed, and with it the release.
-    pub(crate) fn committed(&mut self, now: Time, out: &mut Out<C>) {
-        self.end_ownership(now, out);
+    pub(crate) fn committed(&mut self, now: Time, out: &mut Out<C>) -> Option<Duration> {
+        let held_for = self.end_ownership(now);
         self.released(now, out);
+        held_for
     }
 
     /// Another call in the transaction that keeps the row locked.

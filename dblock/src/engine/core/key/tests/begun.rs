@@ -56,7 +56,7 @@ fn a_run_whose_caller_has_entered_is_not_taken_back() {
     assert_eq!(a.answered(begun(7)), ["a has 7"]);
     let ownership = a.ownership.clone().unwrap();
     assert!(ownership.begun);
-    a.says(Event::Begun(ownership));
+    a.says(|machine, env| machine.begun(env, &ownership));
     a.leaves("a", false);
     assert!(!takes_back(&a.sends().unwrap()));
 }
@@ -67,7 +67,7 @@ fn a_run_whose_caller_never_entered_is_taken_back_until_that_is_answered() {
     a.answered(begun(7));
     a.leaves("a", false);
     assert!(takes_back(&a.sends().unwrap()));
-    a.says(Event::Answer(Err(unknown())));
+    a.says(|machine, env| machine.handle_answer(env, Err(unknown())));
     a.passes(SECOND);
     assert!(takes_back(&a.sends().unwrap()));
 }
@@ -76,7 +76,7 @@ fn a_run_whose_caller_never_entered_is_taken_back_until_that_is_answered() {
 fn a_run_of_a_caller_that_is_gone_is_taken_back_before_the_next_one_enters() {
     let (mut a, number) = asking();
     a.wants("b", Some(60 * SECOND));
-    a.says(Event::GiveUp(number));
+    a.says(|machine, env| machine.give_up(env, number));
     assert!(
         a.answered(begun(7)).is_empty(),
         "the lease is for the other caller"
@@ -91,7 +91,7 @@ fn a_run_of_a_caller_that_is_gone_is_taken_back_before_the_next_one_enters() {
 fn a_lease_that_began_nothing_is_for_the_next_caller() {
     let (mut a, number) = asking();
     a.wants("b", Some(60 * SECOND));
-    a.says(Event::GiveUp(number));
+    a.says(|machine, env| machine.give_up(env, number));
     assert_eq!(a.answered(granted(7)), ["b has 7"]);
     a.leaves("b", true);
     assert!(!takes_back(&a.sends().unwrap()));
@@ -100,7 +100,7 @@ fn a_lease_that_began_nothing_is_for_the_next_caller() {
 #[test]
 fn a_run_of_unknown_outcome_is_taken_back_before_it_is_begun_again() {
     let (mut a, _) = asking();
-    a.says(Event::Answer(Err(unknown())));
+    a.says(|machine, env| machine.handle_answer(env, Err(unknown())));
     assert!(takes_back(&a.sends().unwrap()));
     a.answered(released());
     a.passes(SECOND);
@@ -121,8 +121,8 @@ fn beginning() -> Process {
     let mut a = Process::holding("a");
     let undo = RecordChange::Delete(entry().version());
     let ownership = a.ownership.clone().unwrap();
-    let (out, _) = a.step(Event::Begin(ownership, Arc::new(undo)));
-    assert!(out.entered);
+    let (begun, _) = a.step(|machine, env| machine.begin(env, &ownership, Arc::new(undo)));
+    assert!(begun);
     a
 }
 
@@ -133,7 +133,7 @@ fn a_run_that_begins_after_its_lock_is_taken_back_unless_its_body_begins() {
         let mut a = beginning();
         if begins {
             let ownership = a.ownership.clone().unwrap();
-            assert!(a.step(Event::Begun(ownership)).0.entered);
+            assert!(a.step(|machine, env| machine.begun(env, &ownership)).0);
         }
         a.leaves("a", false);
         assert_eq!(takes_back(&a.sends().unwrap()), !begins);
@@ -153,7 +153,7 @@ fn a_run_that_is_taken_back_is_not_handed_over() {
     a.answered(granted(7));
     let undo = Arc::new(RecordChange::Delete(entry().version()));
     let ownership = a.ownership.clone().unwrap();
-    a.says(Event::Begin(ownership, undo));
+    a.says(|machine, env| machine.begin(env, &ownership, undo));
     let said = a.leaves("a", true);
     assert_eq!(said, Vec::<String>::new(), "b must not enter");
     assert!(takes_back(&a.sends().unwrap()));
@@ -166,7 +166,7 @@ fn a_run_is_taken_back_although_its_lease_is_over() {
     a.passes(2 * TTL);
     let ownership = a.ownership.clone().unwrap();
     assert!(
-        !a.step(Event::Begun(ownership)).0.entered,
+        !a.step(|machine, env| machine.begun(env, &ownership)).0,
         "its body must not begin"
     );
     a.leaves("a", false);
@@ -186,7 +186,7 @@ fn a_run_that_never_began_does_not_cut_hold_min_short() {
     let mut a = Process::holding_with("a", call);
     let undo = Arc::new(RecordChange::Delete(entry().version()));
     let ownership = a.ownership.clone().unwrap();
-    a.says(Event::Begin(ownership, undo));
+    a.says(|machine, env| machine.begin(env, &ownership, undo));
     a.leaves("a", true);
     while let Some(request) = a.sends() {
         assert!(matches!(request.action, Action::Extend(_)), "{request:?}");
@@ -204,8 +204,8 @@ fn a_run_that_never_began_does_not_cut_hold_min_short() {
 fn a_run_is_taken_back_when_its_lock_ends_with_a_transaction() {
     let mut a = beginning();
     let body = a.ownership.clone().unwrap();
-    a.says(Event::KeptInTransaction(Arc::clone(&body)));
-    a.says(Event::Committed(body));
+    a.says(|machine, env| machine.keep_in_transaction(env, &body));
+    a.says(|machine, env| machine.handle_committed(env, &body));
     a.wants("b", Some(60 * SECOND));
     assert!(takes_back(&a.sends().unwrap()), "before anybody else enters");
 }
@@ -228,24 +228,27 @@ fn a_run_is_taken_back_when_its_lease_is_found_lost() {
 fn a_lock_is_closed_with_its_last_hold_only() {
     let mut a = Process::holding("a");
     let body = a.ownership.clone().unwrap();
-    a.says(Event::Enter(Arc::clone(&body), None));
-    assert!(!a.step(Event::Close(Arc::clone(&body))).0.entered);
+    a.says(|machine, env| machine.enter(env, &body, None));
+    assert!(!a.step(|machine, env| machine.close(env, &body)).0);
     // A child may go on in a lock that is lost.
     a.passes(TTL * 39 / 40);
     assert!(body.ended().is_some());
-    assert!(!a.step(Event::Close(Arc::clone(&body))).0.entered);
+    assert!(!a.step(|machine, env| machine.close(env, &body)).0);
     a.leaves("a", true);
-    assert!(a.step(Event::Close(body)).0.entered);
+    assert!(a.step(|machine, env| machine.close(env, &body)).0);
 }
 
 #[test]
 fn nobody_enters_a_lock_that_is_closed_until_it_is_opened_again() {
     let mut a = Process::holding("a");
     let body = a.ownership.clone().unwrap();
-    assert!(a.step(Event::Close(Arc::clone(&body))).0.entered);
-    assert!(!a.step(Event::Enter(Arc::clone(&body), None)).0.entered);
+    assert!(a.step(|machine, env| machine.close(env, &body)).0);
+    assert!(a.step(|machine, env| machine.enter(env, &body, None)).0.is_err());
     // Otherwise the second one could open it under the first.
-    assert!(!a.step(Event::Close(Arc::clone(&body))).0.entered, "closed twice");
-    a.says(Event::Reopen(Arc::clone(&body)));
-    assert!(a.step(Event::Enter(body, None)).0.entered);
+    assert!(
+        !a.step(|machine, env| machine.close(env, &body)).0,
+        "closed twice"
+    );
+    a.says(|machine, env| machine.reopen(env, &body));
+    assert!(a.step(|machine, env| machine.enter(env, &body, None)).0.is_ok());
 }

@@ -56,7 +56,7 @@ fn another_ttl_is_confirmed_when_the_row_has_it_and_renewed_from_then_on() {
     let mut a = Process::holding("a");
     let (ownership, confirm) = (a.ownership.clone().unwrap(), a.confirm("extended"));
     assert!(
-        a.says(Event::SetTtl(ownership.clone(), 2 * TTL, confirm))
+        a.says(|machine, env| machine.set_ttl(env, &ownership, 2 * TTL, confirm))
             .is_empty()
     );
     let ttl = |request: Request| match request.action {
@@ -86,7 +86,10 @@ fn an_acquire_of_unknown_outcome_is_released_by_its_lease() {
     let mut a = Process::new();
     a.wants("a", Some(5 * SECOND));
     let lease = a.sends().unwrap().lease_id;
-    assert!(a.says(Event::Answer(Err(unknown()))).is_empty());
+    assert!(
+        a.says(|machine, env| machine.handle_answer(env, Err(unknown())))
+            .is_empty()
+    );
     let request = a.sends().unwrap();
     assert_eq!((request.lease_id, request.action), (lease, Action::Release));
     a.answered(Outcome::Lost);
@@ -101,9 +104,10 @@ fn a_lease_ends_before_the_store_s_and_stays_lost() {
     a.passes(4 * SECOND);
     assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
     a.now = a.now + 4600 * MS;
-    let (out, _) = a.step(Event::Answer(Ok(extended())));
+    a.says(|machine, env| machine.handle_answer(env, Ok(extended())));
     assert!(
-        out.notes
+        a.out
+            .notes
             .iter()
             .any(|note| matches!(note, Note::Lost(_, LostReason::Expired)))
     );
@@ -161,7 +165,10 @@ fn the_row_is_not_busy_for_longer_than_hold_min_needs() {
         "{extend:?}"
     );
     // A failure is repeated; the answer of an extension that was sent before would not do.
-    assert!(a.says(Event::Answer(Err(unknown()))).is_empty());
+    assert!(
+        a.says(|machine, env| machine.handle_answer(env, Err(unknown())))
+            .is_empty()
+    );
     a.passes(20 * MS);
     let Action::Extend(extend) = a.sends().unwrap().action else {
         panic!()
@@ -194,7 +201,7 @@ fn callers_hear_why_they_waited_in_vain() {
     let mut a = Process::new();
     a.wants("a", Some(SECOND));
     a.sends().unwrap();
-    a.says(Event::Answer(Err(StoreError::new(StoreErrorKind::Conflict, "c"))));
+    a.says(|machine, env| machine.handle_answer(env, Err(StoreError::new(StoreErrorKind::Conflict, "c"))));
     assert_eq!(a.passes(SECOND), ["a refused: store"]);
 }
 
@@ -204,8 +211,8 @@ fn a_lost_re_entry_counts_no_hold() {
     let body = a.ownership.clone().unwrap();
     a.passes(9 * SECOND);
     let confirm = a.confirm("b");
-    let (out, said) = a.step(Event::Enter(body, Some(confirm)));
-    assert!(!out.entered);
+    let (entered, said) = a.step(|machine, env| machine.enter(env, &body, Some(confirm)));
+    assert!(entered.is_err());
     assert_eq!(said, ["b lost: Expired"]);
 }
 
@@ -214,16 +221,13 @@ fn a_lost_re_entry_counts_no_hold() {
 fn a_retry_that_is_not_needed_any_more_leaves_the_renewal() {
     let mut a = Process::holding("a");
     let (ownership, confirm) = (a.ownership.clone().unwrap(), a.confirm("n"));
-    a.says(Event::Enter(Arc::clone(&ownership), Some(confirm)));
+    a.says(|machine, env| machine.enter(env, &ownership, Some(confirm)));
     a.sends().unwrap();
     assert_eq!(a.answered(Outcome::Skipped), ["n confirmed"]);
-    a.says(Event::Leave {
-        ownership,
-        in_order: true,
-        confirm: None,
-    });
+    a.says(|machine, env| machine.leave(env, &ownership, true, None));
     a.now = a.now + 10 * MS;
-    let look_at = a.step(Event::Time).0.look_at.unwrap();
+    a.says(Machine::handle_timeout);
+    let look_at = a.out.look_at.unwrap();
     assert!(look_at <= a.now + TTL / 3, "{look_at:?}");
 }
 
@@ -238,10 +242,10 @@ fn an_abort_replies_to_everybody() {
             assert!(a.leaves("a", true).is_empty());
             a.sends().unwrap();
         }
-        let mut said = a.says(Event::Abort);
+        let mut said = a.says(Machine::abort);
         if !leaves_before {
             said.extend(a.leaves("a", true));
-            said.extend(a.says(Event::Abort));
+            said.extend(a.says(Machine::abort));
         }
         assert_eq!(said, ["b refused: shutdown", "a unconfirmed"]);
     }
@@ -261,7 +265,8 @@ fn a_short_ttl_counts_after_a_hand_over_from_a_long_one() {
     a.passes(60 * MS);
     a.sends().unwrap();
     a.answered(extended());
-    let look_at = a.step(Event::Time).0.look_at.unwrap();
+    a.says(Machine::handle_timeout);
+    let look_at = a.out.look_at.unwrap();
     assert!(look_at <= a.now + SECOND, "{look_at:?}");
 }
 
@@ -271,7 +276,7 @@ fn an_abandoned_acquire_does_not_delay_a_renewal() {
     let mut a = Process::new();
     a.wants("a", Some(60 * SECOND));
     a.sends().unwrap();
-    a.says(Event::Answer(Err(unknown())));
+    a.says(|machine, env| machine.handle_answer(env, Err(unknown())));
     assert!(matches!(a.sends().unwrap().action, Action::Release));
     a.answered(Outcome::Lost);
     a.passes(20 * MS);

@@ -5,8 +5,15 @@ use super::*;
 #[test]
 fn a_caller_enters_on_a_wake_up_with_a_larger_token() {
     let (mut a, lease) = Process::queued();
-    assert!(a.says(Event::PassedOn(lease, 7)).is_empty(), "an old wake-up");
-    assert_eq!(a.says(Event::PassedOn(lease, 8)), ["a has 8"]);
+    assert!(
+        a.says(|machine, env| machine.handle_passed_on(env, lease, 7))
+            .is_empty(),
+        "an old wake-up"
+    );
+    assert_eq!(
+        a.says(|machine, env| machine.handle_passed_on(env, lease, 8)),
+        ["a has 8"]
+    );
     // An extension follows at once and names the owner.
     let Action::Extend(extend) = a.sends().unwrap().action else {
         panic!()
@@ -29,11 +36,17 @@ fn a_wake_up_waits_for_the_ask_on_its_way() {
         lease,
         "asked again with the same lease"
     );
-    assert!(a.says(Event::PassedOn(lease, 8)).is_empty());
+    assert!(
+        a.says(|machine, env| machine.handle_passed_on(env, lease, 8))
+            .is_empty()
+    );
     assert!(a.answered(queued_behind(9)).is_empty(), "8 is over");
     a.passes(SECOND);
     a.sends().unwrap();
-    assert!(a.says(Event::PassedOn(lease, 11)).is_empty());
+    assert!(
+        a.says(|machine, env| machine.handle_passed_on(env, lease, 11))
+            .is_empty()
+    );
     assert_eq!(a.answered(queued_behind(9)), ["a has 11"]);
 }
 
@@ -42,7 +55,10 @@ fn a_busy_answer_shows_that_a_wake_up_is_old() {
     let (mut a, lease) = Process::queued();
     a.passes(SECOND);
     a.sends().unwrap();
-    assert!(a.says(Event::PassedOn(lease, 8)).is_empty());
+    assert!(
+        a.says(|machine, env| machine.handle_passed_on(env, lease, 8))
+            .is_empty()
+    );
     assert!(a.answered(Outcome::Busy(holder(9))).is_empty());
 }
 
@@ -50,7 +66,11 @@ fn a_busy_answer_shows_that_a_wake_up_is_old() {
 fn what_is_left_counts_from_when_the_ask_was_sent() {
     let (mut a, lease) = Process::queued();
     a.now = a.now + 2800 * MS;
-    assert!(a.says(Event::PassedOn(lease, 8)).is_empty(), "too little is left");
+    assert!(
+        a.says(|machine, env| machine.handle_passed_on(env, lease, 8))
+            .is_empty(),
+        "too little is left"
+    );
     let Action::Extend(extend) = a.sends().unwrap().action else {
         panic!()
     };
@@ -78,7 +98,10 @@ fn queued_without_renewal() -> (Process, Uuid) {
 #[test]
 fn a_caller_that_does_not_renew_enters_after_an_extension() {
     let (mut a, lease) = queued_without_renewal();
-    assert!(a.says(Event::PassedOn(lease, 8)).is_empty());
+    assert!(
+        a.says(|machine, env| machine.handle_passed_on(env, lease, 8))
+            .is_empty()
+    );
     assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
     assert_eq!(a.answered(extended()), ["a has 8"]);
     let deadline = a.ownership.as_ref().unwrap().deadline().unwrap();
@@ -90,15 +113,15 @@ fn a_caller_that_does_not_renew_enters_after_an_extension() {
 #[test]
 fn a_release_is_repeated_for_as_long_as_an_extension_before_entering_may_last() {
     let (mut a, lease) = queued_without_renewal();
-    a.says(Event::PassedOn(lease, 8));
+    a.says(|machine, env| machine.handle_passed_on(env, lease, 8));
     assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
-    a.says(Event::Answer(Err(unknown())));
+    a.says(|machine, env| machine.handle_answer(env, Err(unknown())));
     a.passes(SECOND);
     assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
     assert_eq!(a.answered(extended()), ["a has 8"]);
     a.leaves("left", true);
     assert_eq!(a.sends().unwrap().action, Action::Release);
-    a.says(Event::Answer(Err(unknown())));
+    a.says(|machine, env| machine.handle_answer(env, Err(unknown())));
     a.passes(TTL + SECOND);
     let again = a.sends().unwrap();
     assert_eq!((again.lease_id, again.action), (lease, Action::Release));
@@ -145,11 +168,11 @@ fn a_waiter_that_times_out_withdraws() {
 #[test]
 fn a_wake_up_for_a_lease_that_nobody_waits_with_is_answered_by_its_release() {
     let (mut a, lease) = Process::queued();
-    a.says(Event::GiveUp(1));
+    a.says(|machine, env| machine.give_up(env, 1));
     a.sends().unwrap();
     a.answered(Outcome::Skipped);
     assert_eq!(a.sends(), None, "in a moment");
-    a.says(Event::PassedOn(lease, 8));
+    a.says(|machine, env| machine.handle_passed_on(env, lease, 8));
     let request = a.sends().unwrap();
     assert_eq!((request.lease_id, request.action), (lease, Action::Release));
 }
@@ -158,9 +181,12 @@ fn a_wake_up_for_a_lease_that_nobody_waits_with_is_answered_by_its_release() {
 fn a_place_stays_when_one_of_several_gives_up() {
     let (mut a, lease) = Process::queued();
     a.wants("b", Some(5 * SECOND));
-    a.says(Event::GiveUp(1));
+    a.says(|machine, env| machine.give_up(env, 1));
     assert_eq!(a.sends(), None);
-    assert_eq!(a.says(Event::PassedOn(lease, 8)), ["b has 8"]);
+    assert_eq!(
+        a.says(|machine, env| machine.handle_passed_on(env, lease, 8)),
+        ["b has 8"]
+    );
 }
 
 /// The holder leaves while the answer that gives the place is on its way.
@@ -169,7 +195,10 @@ fn a_wake_up_may_come_before_the_answer_that_gives_the_place() {
     let mut a = Process::new();
     a.wants("a", Some(60 * SECOND));
     let lease = a.sends().unwrap().lease_id;
-    assert!(a.says(Event::PassedOn(lease, 8)).is_empty());
+    assert!(
+        a.says(|machine, env| machine.handle_passed_on(env, lease, 8))
+            .is_empty()
+    );
     assert_eq!(a.answered(queued_behind(7)), ["a has 8"]);
 }
 

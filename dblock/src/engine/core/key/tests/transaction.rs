@@ -6,8 +6,8 @@ use super::*;
 fn kept() -> Process {
     let mut a = Process::holding("a");
     let ownership = a.ownership.clone().unwrap();
-    let (out, said) = a.step(Event::KeptInTransaction(ownership));
-    assert!(out.entered && said.is_empty());
+    let (kept, said) = a.step(|machine, env| machine.keep_in_transaction(env, &ownership));
+    assert!(kept.is_ok() && said.is_empty());
     a
 }
 
@@ -19,7 +19,7 @@ fn enters_again(a: &mut Process, lease_id: Uuid) -> Vec<String> {
         non_blocking: false,
         ticket: "again",
     };
-    a.says(Event::EnterAgain(lease_id, Box::new(waiter)))
+    a.says(|machine, env| machine.enter_in_transaction(env, lease_id, Box::new(waiter)))
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn no_ttl_ends_it_and_nothing_is_sent_while_the_body_runs() {
     // The row says nothing new, so a nested call does not ask it.
     let confirm = a.confirm("nested");
     assert_eq!(
-        a.says(Event::Enter(Arc::clone(&body), Some(confirm))),
+        a.says(|machine, env| machine.enter(env, &body, Some(confirm))),
         ["nested confirmed"]
     );
     assert_eq!(a.machine.holds(&body), 2);
@@ -46,7 +46,7 @@ fn max_hold_ends_it() {
     };
     let mut a = Process::holding_with("a", call);
     let body = a.ownership.clone().unwrap();
-    a.says(Event::KeptInTransaction(Arc::clone(&body)));
+    a.says(|machine, env| machine.keep_in_transaction(env, &body));
     a.passes(59 * SECOND);
     assert_eq!(body.ended(), None);
     a.passes(SECOND);
@@ -58,7 +58,11 @@ fn a_lease_that_has_ended_is_not_kept() {
     let mut a = Process::holding("a");
     a.passes(TTL);
     let body = a.ownership.clone().unwrap();
-    assert!(!a.step(Event::KeptInTransaction(body)).0.entered);
+    assert!(
+        a.step(|machine, env| machine.keep_in_transaction(env, &body))
+            .0
+            .is_err()
+    );
 }
 
 /// The hold was added while the transaction wrote the release.
@@ -66,8 +70,12 @@ fn a_lease_that_has_ended_is_not_kept() {
 fn a_lease_with_another_hold_is_not_kept() {
     let mut a = Process::holding("a");
     let body = a.ownership.clone().unwrap();
-    a.says(Event::Enter(Arc::clone(&body), None));
-    assert!(!a.step(Event::KeptInTransaction(body)).0.entered);
+    a.says(|machine, env| machine.enter(env, &body, None));
+    assert!(
+        a.step(|machine, env| machine.keep_in_transaction(env, &body))
+            .0
+            .is_err()
+    );
 }
 
 #[test]
@@ -76,9 +84,9 @@ fn the_next_caller_asks_as_soon_as_the_commit_is_answered() {
     a.wants("b", Some(5 * SECOND));
     assert_eq!(a.sends(), None);
     let body = a.ownership.clone().unwrap();
-    let (out, said) = a.step(Event::Committed(Arc::clone(&body)));
+    let said = a.says(|machine, env| machine.handle_committed(env, &body));
     assert!(said.is_empty());
-    assert!(out.notes.iter().any(|note| matches!(note, Note::Released(_))));
+    assert!(a.out.notes.iter().any(|note| matches!(note, Note::Released(_))));
     assert_eq!(body.ended(), Some(LostReason::Released));
     assert!(
         matches!(a.sends().unwrap().action, Action::Acquire(_)),
@@ -97,10 +105,14 @@ fn a_release_that_comes_after_the_commit_is_no_loss() {
         a.answered(Outcome::Skipped);
         a.passes(1_000 * TTL);
         assert!(matches!(a.sends().unwrap().action, Action::Release));
-        let (out, said) = a.step(Event::Answer(Ok(answer)));
+        let said = a.says(|machine, env| machine.handle_answer(env, Ok(answer)));
         assert_eq!(said, Vec::<String>::new());
-        assert!(matches!(out.notes[..], [Note::Released(_)]), "{:?}", out.notes);
-        assert!(out.idle);
+        assert!(
+            matches!(a.out.notes[..], [Note::Released(_)]),
+            "{:?}",
+            a.out.notes
+        );
+        assert!(a.out.idle);
     }
 }
 
@@ -117,9 +129,10 @@ fn a_wake_up_sends_the_release_at_once() {
     a.wants("b", Some(5 * SECOND));
     a.sends().unwrap();
     a.answered(Outcome::Skipped);
-    assert!(a.step(Event::Time).0.wants_wake_ups);
+    a.says(Machine::handle_timeout);
+    assert!(a.out.wants_wake_ups);
     assert_eq!(a.sends(), None);
-    a.says(Event::WokenUp);
+    a.says(Machine::handle_freed);
     assert!(matches!(a.sends().unwrap().action, Action::Release));
 }
 
