@@ -14,14 +14,14 @@ use crate::store::StoreErrorKind;
 /// |---|---|
 /// | [`StaleVersion`](crate::optimistic::StaleVersion) | always |
 /// | `sqlx::Error`, PostgreSQL | `40001` serialization failure, `40P01` deadlock |
-/// | `sqlx::Error`, MySQL and MariaDB | 1213 deadlock, 1205 lock wait timeout, 1020 changed since the snapshot, 3101 refused by the replication group |
+/// | `sqlx::Error`, MySQL and MariaDB | 1213 deadlock, 1205 lock wait timeout, 1020 changed since the snapshot |
 /// | `sqlx::Error`, SQLite | `SQLITE_BUSY` with its snapshot kind, `SQLITE_LOCKED` |
 /// | [`LockError`] | a store error of the kind [`Conflict`](StoreErrorKind::Conflict), as `verify_in` and `release_in` give it when the database has ended the transaction |
 ///
 /// An error after which the work may stand is no conflict: a connection that breaks during the commit, a
-/// lease that was [lost](LockError::Lost) while the body ran, or a release that the store did not
-/// [confirm](LockError::Unconfirmed). A lock that is busy is no conflict either:
-/// `wait` is for that.
+/// commit that MySQL's group replication refuses (3100, 3101: the other members may carry it out), a lease that
+/// was [lost](LockError::Lost) while the body ran, or a release that the store did not
+/// [confirm](LockError::Unconfirmed). A lock that is busy is no conflict either: `wait` is for that.
 ///
 /// Implement it for your error type by asking the errors inside:
 ///

@@ -131,9 +131,9 @@ fn next(failure: &Failure, batch: &Batch) -> Next {
         Some(error::LOCK_WAIT_TIMEOUT) if failure.stage == Stage::Read => Next::Fail,
         Some(error::LOCK_WAIT_TIMEOUT) if alone => Next::Skipped,
         Some(error::DUPLICATE_KEY) if alone && batch.tries >= TRIES => Next::Skipped,
-        Some(
-            error::DUPLICATE_KEY | error::DEADLOCK | error::RECORD_CHANGED | error::ROLLED_BACK_BY_THE_GROUP,
-        ) if batch.tries < TRIES => Next::Again,
+        Some(error::DUPLICATE_KEY | error::DEADLOCK | error::RECORD_CHANGED) if batch.tries < TRIES => {
+            Next::Again
+        }
         // The server closes idle connections after a while, which shows only at the next use.
         _ if kind == StoreErrorKind::Interrupted && failure.stage == Stage::Read && batch.tries < 2 => {
             Next::Again

@@ -19,8 +19,6 @@ pub(super) const DEADLOCK: u16 = 1213;
 pub(super) const INTERRUPTED: u16 = 1317;
 /// MariaDB with `innodb_snapshot_isolation`: the row changed since the transaction's snapshot.
 pub(super) const RECORD_CHANGED: u16 = 1020;
-/// The members of a replication group have refused the commit, because another node was faster.
-pub(super) const ROLLED_BACK_BY_THE_GROUP: u16 = 3101;
 /// The column exists already.
 pub(super) const DUPLICATE_COLUMN: u16 = 1060;
 /// The column does not exist.
@@ -64,7 +62,7 @@ pub(crate) fn of_fence_check(error: DriverError) -> StoreError {
 pub(crate) fn is_conflict(answer: &dyn DatabaseError) -> bool {
     matches!(
         number_of(answer),
-        Some(DEADLOCK | LOCK_WAIT_TIMEOUT | RECORD_CHANGED | ROLLED_BACK_BY_THE_GROUP)
+        Some(DEADLOCK | LOCK_WAIT_TIMEOUT | RECORD_CHANGED)
     )
 }
 
@@ -110,9 +108,11 @@ fn meaning_of(number: u16, message: &str) -> Option<(StoreErrorKind, &'static st
             Unreachable,
             "the server is read-only: a replica, or a primary that is about to be replaced; point dblock at the primary",
         ),
-        3100 => (
-            Unreachable,
-            "the group of servers has lost its quorum, or this server has left the group",
+        // A commit is sent to the members first. A server that leaves the group then refuses it, though the others
+        // may carry it out; it refuses one that lost against another server with the second number, too.
+        3100 | 3101 => (
+            Interrupted,
+            "the group of servers has lost its quorum, this server has left the group, or another server was faster",
         ),
         1792 => (Refused, "the transaction is read-only: begin one that may write"),
         3098 => (
@@ -140,13 +140,20 @@ fn meaning_of(number: u16, message: &str) -> Option<(StoreErrorKind, &'static st
             (Interrupted, "")
         }
         // The last two: max_statement_time (MariaDB) and max_execution_time (MySQL).
-        DUPLICATE_KEY
-        | LOCK_WAIT_TIMEOUT
-        | DEADLOCK
-        | RECORD_CHANGED
-        | ROLLED_BACK_BY_THE_GROUP
-        | 1969
-        | 3024 => (Conflict, ""),
+        DUPLICATE_KEY | LOCK_WAIT_TIMEOUT | DEADLOCK | RECORD_CHANGED | 1969 | 3024 => (Conflict, ""),
         _ => return None,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_commit_that_the_group_may_still_carry_out_is_neither_undone_nor_refused() {
+        for number in [3100, 3101] {
+            let (kind, _) = meaning_of(number, "").unwrap();
+            assert_eq!(kind, StoreErrorKind::Interrupted, "{number}");
+        }
+    }
 }
