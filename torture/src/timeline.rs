@@ -90,7 +90,9 @@ pub(crate) fn draw(history: &History, finding: &Finding) -> Option<String> {
                 Some(seat) => format!("{seat}: {}", fault.name()),
                 None => fault.name().to_owned(),
             },
-            Event::Forced { key: forced, .. } if forced == key => format!("{key} is free by force"),
+            Event::Forced { key: forced, freed } if forced == key && *freed != Some(false) => {
+                format!("{key} is free by force")
+            }
             Event::Killed { life } => format!("{life} killed"),
             _ => continue,
         };

@@ -5,6 +5,14 @@ use std::collections::HashMap;
 use super::facts::Facts;
 use crate::history::{End, Event, History, How, Line, MS, Way};
 use crate::seat::Life;
+use crate::worker::LONGEST_TTL;
+
+/// A lease that nobody has entered ends for its process so long after its request was sent.
+const LONGEST_LEASE: i64 = LONGEST_TTL.as_secs().cast_signed() * 1_000 * MS;
+
+/// By how much a token is larger at most than one before it of the same lease: some owners write down no section.
+/// The first token of a lease is the store's clock in microseconds.
+const HANDED_OVER: i64 = 8;
 
 /// A call for a lock.
 #[derive(Debug, Clone)]
@@ -69,6 +77,11 @@ pub(crate) struct Answer {
     pub(crate) text: Option<String>,
 }
 
+/// When a section began, and its token.
+fn entry(call: &Call) -> Option<(i64, i64)> {
+    call.stay.as_ref().map(|stay| (stay.entered, stay.token))
+}
+
 impl Call {
     /// It is the first of its chain with its key, and not inside of another's lease.
     pub(crate) fn is_root(&self) -> bool {
@@ -128,6 +141,33 @@ impl Calls {
 
     pub(crate) fn get(&self, life: Life, number: u64) -> Option<&Call> {
         self.places.get(&(life, number)).map(|place| &self.calls[*place])
+    }
+
+    /// The store granted the lease of a section after this, or passed it on. The process has one request for a
+    /// key at a time, so that of the lease was sent after the process had entered with another lease, and by
+    /// its caller or by one that waited before it.
+    pub(crate) fn granted_after(&self, call: &Call) -> i64 {
+        let of_key = || {
+            let calls = self.calls.iter();
+            calls.filter(|other| other.is_root() && other.life == call.life && other.key == call.key)
+        };
+        let mut entries: Vec<_> = of_key().filter_map(entry).collect();
+        entries.sort_unstable_by(|one, other| other.cmp(one));
+        let Some(own) = self.get(call.life, call.root).and_then(entry) else {
+            return call.asked;
+        };
+        let (mut first, mut before) = (own, i64::MIN);
+        for (entered, token) in entries.into_iter().filter(|entry| *entry < own) {
+            if !(1..=HANDED_OVER).contains(&(first.1 - token)) {
+                before = entered;
+                break;
+            }
+            first = (entered, token);
+        }
+        let may_have_sent =
+            |other: &&Call| other.asked <= first.0 && other.decided() > before.max(first.0 - LONGEST_LEASE);
+        let asked = of_key().filter(may_have_sent).map(|other| other.asked).min();
+        before.max(asked.unwrap_or(call.asked))
     }
 
     /// The sections of each key, in the order of their entries.

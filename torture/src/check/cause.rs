@@ -1,7 +1,7 @@
 //! The causes that explain why a section went on although another owner was inside: the exceptions of the
 //! first guarantee, and nothing else.
 
-use super::calls::{Call, Stay};
+use super::calls::{Call, Calls, Stay};
 use super::facts::{Facts, Span};
 use crate::history::MS;
 use crate::worker::LONGEST_TTL;
@@ -50,25 +50,34 @@ pub(super) fn margin(ttl: i64) -> i64 {
 
 /// Why a section was still there in `span`, in which it should not have been: the exceptions must cover all
 /// of it, and the one that covers its beginning gives it the name.
-pub(super) fn cause(call: &Call, stay: &Stay, span: Span, facts: &Facts) -> Cause {
-    cause_from(call, stay, span, i64::MIN, facts)
+pub(super) fn cause(call: &Call, stay: &Stay, span: Span, calls: &Calls, facts: &Facts) -> Cause {
+    cause_from(call, stay, span, i64::MIN, calls, facts)
 }
 
 /// As [`cause`], for a lease that lives until `lives` at least: before that, what the section does is its own
 /// affair, and nobody else may enter beside it.
-pub(super) fn cause_from(call: &Call, stay: &Stay, span: Span, lives: i64, facts: &Facts) -> Cause {
+pub(super) fn cause_from(
+    call: &Call,
+    stay: &Stay,
+    span: Span,
+    lives: i64,
+    calls: &Calls,
+    facts: &Facts,
+) -> Cause {
+    // What came before the lease took nothing from it.
+    let granted = calls.granted_after(call);
     let mut excused: Vec<(Span, Cause)> = Vec::new();
     for pause in facts.pauses(call.life) {
         let to = pause.to.saturating_add(GRACE);
         let from = pause.from.max(lives);
         excused.push((Span { from, to }, Cause::Paused));
     }
-    for order in facts.forced(&call.key) {
+    for order in facts.forced(&call.key).iter().filter(|order| granted < order.to) {
         // The holder hears of it at its next renewal, or its lease ends for it.
         let to = order.to.saturating_add(FORCED_ENDS + GRACE);
         excused.push((Span { to, ..*order }, Cause::Forced));
     }
-    for fail_over in facts.fail_overs() {
+    for fail_over in facts.fail_overs().filter(|fail_over| granted < fail_over.to) {
         // A lease that was lost goes on for its holder in the same way.
         let to = fail_over.to.saturating_add(FORCED_ENDS + GRACE);
         excused.push((Span { to, ..fail_over }, Cause::FailOver));

@@ -59,7 +59,7 @@ fn judge(pair: [(&Call, &Stay); 2], calls: &Calls, facts: &Facts) -> Cause {
         from: pair[0].1.entered.max(pair[1].1.entered),
         to: call.stay_end(),
     };
-    cause_from(call, stay, span, lives_until(call, calls), facts)
+    cause_from(call, stay, span, lives_until(call, calls), calls, facts)
 }
 
 /// Until when the lease of a section lives in the store at least, whatever becomes of its process, as long as

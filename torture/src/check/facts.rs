@@ -131,11 +131,15 @@ impl Facts {
                         to: i64::MAX,
                     });
                 }
-                Event::Forced { key, known } => {
+                Event::Forced { key, freed } => {
                     let orders = facts.forced.entry(key.clone()).or_default();
-                    // Two operators may be at work at once; which of them is done does not matter.
-                    if let Some(order) = orders.iter_mut().find(|order| order.to == i64::MAX) {
-                        order.to = *at + if *known { 0 } else { LATE_ORDER };
+                    let is_open = |order: &Span| order.to == i64::MAX;
+                    // Two operators may be at work at once. Which of them is done does not matter, if the
+                    // stretch of both together is kept.
+                    if *freed == Some(false) {
+                        orders.iter().rposition(is_open).map(|last| orders.remove(last));
+                    } else if let Some(order) = orders.iter_mut().find(|order| is_open(order)) {
+                        order.to = *at + if freed.is_some() { 0 } else { LATE_ORDER };
                     }
                 }
                 Event::Killed { life } | Event::Ended { life, .. } | Event::Stuck { life } => {

@@ -66,7 +66,10 @@ pub(super) fn check(lines: &[Line], calls: &Calls, facts: &Facts, findings: &mut
                     from: successor.max(stay.entered),
                     to: *sent,
                 };
-                *writes.refused.entry(cause(call, stay, span, facts)).or_default() += 1;
+                *writes
+                    .refused
+                    .entry(cause(call, stay, span, calls, facts))
+                    .or_default() += 1;
             }
             _ => writes.refused_on_their_way += 1,
         }

@@ -74,7 +74,7 @@ fn held_too_long(calls: &Calls, call: &Call, stay: &Stay, facts: &Facts, finding
         to: call.stay_end(),
     };
     let cut = stay.left.is_none();
-    if span.from < span.to && !cut && cause(call, stay, span, facts) == Cause::Unexplained {
+    if span.from < span.to && !cut && cause(call, stay, span, calls, facts) == Cause::Unexplained {
         findings.push(Finding::HeldTooLong {
             key: call.key.clone(),
             who: Who::of(call, stay),

@@ -37,7 +37,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
                     };
                     // One that overlaps is an overlap; here is one that came after the other had gone.
                     if before.stay_end() <= stay.entered
-                        && cause(call, stay, span, facts) == Cause::Unexplained
+                        && cause(call, stay, span, calls, facts) == Cause::Unexplained
                     {
                         findings.push(Finding::TokenFell {
                             key: key.to_owned(),

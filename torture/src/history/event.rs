@@ -126,8 +126,8 @@ pub(crate) enum Event {
     Continued { life: Life },
     /// Runner: an operator is about to free a key by force.
     Forcing { key: String },
-    /// Runner: the order was carried out; `known` unless its outcome is not known.
-    Forced { key: String, known: bool },
+    /// Runner: the order was carried out; whether it freed the key, unless that is not known.
+    Forced { key: String, freed: Option<bool> },
     /// Runner: a fault is about to be injected.
     Fault { fault: Fault },
     /// Runner: what came of the fault.

@@ -21,11 +21,9 @@ impl Injector<'_> {
         }
         self.journal.write(Event::Forcing { key: key.clone() });
         let done = self.locks.force_release(&key).await;
-        self.journal.write(Event::Forced {
-            key,
-            known: done.is_ok(),
-        });
-        done.unwrap_or(false)
+        let freed = done.ok();
+        self.journal.write(Event::Forced { key, freed });
+        freed.unwrap_or(false)
     }
 
     /// Revokes a lease. Whether the key was held, as far as the operator was told.

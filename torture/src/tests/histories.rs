@@ -1,6 +1,6 @@
 //! Histories written by hand, in milliseconds.
 
-use super::sketch::{A, Ask, B, Sketch, TTL, forced, overlap, paused};
+use super::sketch::{A, Ask, B, Sketch, TTL, forced, operated, overlap, paused};
 use crate::check::{Cause, Finding, check};
 use crate::fault::Fault;
 use crate::history::{AccountEnd, End, Event, Row};
@@ -85,6 +85,101 @@ fn force_explains_one_lease() {
         Cause::Unexplained
     );
     assert_eq!(overlap(forced(sketch(1_500), 1_020)), Cause::Unexplained);
+}
+
+/// What freed a key took nothing from the lease that was granted after it.
+#[test]
+fn neither_force_nor_a_fail_over_explains_a_later_lease() {
+    let sketch = |asked| {
+        let mut sketch = Sketch::default();
+        sketch.ask(A, 1, asked, None);
+        sketch.enter(A, 1, 2_000, ("10", 10));
+        sketch.leave(A, 1, 4_000, 4_000);
+        sketch.answer(A, 1, 4_000, End::Done, None);
+        sketch.section(B, 1, 20, 3_000, 5_000)
+    };
+    // The order is answered at 1001.
+    assert_eq!(overlap(forced(sketch(1_000), 1_000)), Cause::Forced);
+    assert_eq!(overlap(forced(sketch(1_001), 1_000)), Cause::Unexplained);
+    let failed_over = |asked| {
+        let fault = || Fault::FailOver { stop: false, ms: 9 };
+        let done = Event::Done {
+            fault: fault(),
+            injected: true,
+        };
+        sketch(asked)
+            .runner(900, Event::Fault { fault: fault() })
+            .runner(1_001, done)
+    };
+    assert_eq!(overlap(failed_over(1_000)), Cause::FailOver);
+    assert_eq!(overlap(failed_over(1_001)), Cause::Unexplained);
+}
+
+#[test]
+fn an_order_that_freed_nothing_explains_nothing() {
+    let sketch = || {
+        Sketch::default()
+            .section(A, 1, 10, 0, 3_000)
+            .section(B, 1, 20, 1_010, 9_000)
+    };
+    assert_eq!(overlap(operated(sketch(), 1_000, Some(true))), Cause::Forced);
+    assert_eq!(
+        overlap(operated(sketch(), 1_000, Some(false))),
+        Cause::Unexplained
+    );
+    // It may be carried out later than it was answered.
+    assert_eq!(overlap(operated(sketch(), 900, None)), Cause::Forced);
+    // Of two at once, one freed it.
+    let key = || "key0".to_owned();
+    let both = sketch()
+        .runner(800, Event::Forcing { key: key() })
+        .runner(900, Event::Forcing { key: key() })
+        .runner(
+            910,
+            Event::Forced {
+                key: key(),
+                freed: Some(false),
+            },
+        )
+        .runner(
+            1_020,
+            Event::Forced {
+                key: key(),
+                freed: Some(true),
+            },
+        );
+    assert_eq!(overlap(both), Cause::Forced);
+}
+
+/// A lease that an order freed may come late to its process, by a local hand-over or because a caller that
+/// asked for it is gone.
+#[test]
+fn force_explains_a_lease_that_others_of_the_process_asked_for() {
+    let late = |mut sketch: Sketch, token| {
+        sketch.ask(A, 3, 1_100, None);
+        sketch.enter(A, 3, 1_200, ("late", token));
+        sketch.leave(A, 3, 2_500, 2_500);
+        sketch.answer(A, 3, 2_500, End::Lost, None);
+        overlap(forced(sketch.section(B, 1, 2_000, 2_000, 3_000), 1_000))
+    };
+    let handed_over = |token| late(Sketch::default().section(A, 1, 10, 500, 1_150), token);
+    assert_eq!(handed_over(11), Cause::Forced);
+    // With another lease, which was asked for after the order.
+    let sketch = Sketch::default().section(A, 1, 10, 1_050, 1_150);
+    assert_eq!(late(sketch, 1_000), Cause::Unexplained);
+
+    let gave_up = |asked, at| {
+        let mut sketch = Sketch::default();
+        sketch.ask(A, 1, asked, None);
+        sketch.answer(A, 1, at, End::Dropped, None);
+        sketch
+    };
+    assert_eq!(late(gave_up(900, 950), 1_000), Cause::Forced);
+    assert_eq!(late(gave_up(1_001, 1_050), 1_000), Cause::Unexplained);
+    // Whatever it asked for has ended, or has been given to another.
+    assert_eq!(late(gave_up(-4_000, -3_800), 1_000), Cause::Unexplained);
+    let entered_since = gave_up(900, 950).section(A, 2, 10, 1_050, 1_060);
+    assert_eq!(late(entered_since, 1_000), Cause::Unexplained);
 }
 
 #[test]

@@ -157,10 +157,15 @@ pub(super) fn begin(store: &str) -> Event {
 }
 
 pub(super) fn forced(sketch: Sketch, at: i64) -> Sketch {
+    operated(sketch, at, Some(true))
+}
+
+/// An operator's order, and whether it freed the key.
+pub(super) fn operated(sketch: Sketch, at: i64, freed: Option<bool>) -> Sketch {
     let key = KEY.to_owned();
     sketch
         .runner(at, Event::Forcing { key: key.clone() })
-        .runner(at + 1, Event::Forced { key, known: true })
+        .runner(at + 1, Event::Forced { key, freed })
 }
 
 pub(super) fn paused(sketch: Sketch, life: Life, from: i64, to: i64) -> Sketch {
