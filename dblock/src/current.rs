@@ -245,7 +245,8 @@ impl fmt::Debug for CurrentLock {
 /// # Errors
 /// The returned future gives [`LockError::Lost`] when one of the leases has ended, or ends before the child
 /// does. It gives [`LockError::Invalid`] under a lock that ends with a transaction, because the commit would
-/// free it under the child.
+/// free it under the child, and a [`LockError::Store`] of the kind `Conflict` while the outcome of a run is being
+/// written.
 ///
 /// # Cancel safety
 /// Dropping the returned future drops the child and ends its holds.

@@ -107,7 +107,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let length = arguments.length()?;
     let folder = tempfile::Builder::new().prefix("dblock-torture-").tempdir()?;
     eprintln!("{}", arguments.command());
-    fight(arguments, length, folder.path()).await?;
+    Box::pin(fight(arguments, length, folder.path())).await?;
 
     let history = History::read(folder.path())?;
     let verdict = check::check(&history);

@@ -7,6 +7,7 @@ use std::time::Duration;
 use super::calls::{Call, Calls};
 use super::facts::{Facts, Span};
 use super::finding::Finding;
+use super::outages;
 use crate::history::{End, Event, History, MS};
 use crate::once::PREFIX;
 use crate::worker::{LATEST_WRITE, LONGEST_TTL};
@@ -63,28 +64,52 @@ fn transfers_kept(calls: &Calls, transfers: &[i64], findings: &mut Vec<Finding>)
     }
 }
 
-/// Whether the lease of a call must live although commits are slow: it is long enough and renewed, and so is
-/// every other that the call is inside of. A process that stood still could not renew.
-fn must_live(call: &Call, calls: &Calls, facts: &Facts) -> bool {
-    let ended = call.answer.as_ref().map_or(call.asked, |answer| answer.at);
+/// Whether the lease of a call must live until it was lost: it is renewed, and so is every other that the call is
+/// inside of. While commits are slow, it must be long enough for that; before, the store must have granted others
+/// meanwhile, because it may stand still with the machine. A process that stood still could not renew.
+fn must_live(call: &Call, lost: i64, grants: &[i64], calls: &Calls, facts: &Facts) -> bool {
+    let slow = facts.only_slow.is_none_or(|slow| slow < lost);
     let stood_still = calls.outwards(call).any(|call| {
         let span = Span {
             from: call.asked,
-            to: ended,
+            to: lost,
         };
         facts.still_within(call.life, span) > 0
     });
-    let long_enough = |call: &Call| {
+    let renewed = |call: &Call| {
+        let ttl = call.parameters.ttl;
+        let lives = if slow {
+            Duration::from_nanos(ttl.unsigned_abs()) >= LONGEST_TTL
+        } else {
+            let span = Span {
+                from: lost - ttl,
+                to: lost,
+            };
+            goes_on_granting(grants, span, ttl / 3) && !facts.keeps_renewals_waiting(call.life, span)
+        };
         call.parameters.renew
             && call.parameters.max_hold.is_none()
-            && Duration::from_nanos(call.parameters.ttl.unsigned_abs()) >= LONGEST_TTL
             && call.stay.as_ref().is_none_or(|stay| stay.blocks.is_empty())
+            && lives
     };
-    !stood_still && calls.outwards(call).all(long_enough)
+    !stood_still && calls.outwards(call).all(renewed)
+}
+
+/// Whether no more than `pause` lay between two grants.
+fn goes_on_granting(grants: &[i64], span: Span, pause: i64) -> bool {
+    let after = |time| grants.partition_point(|at| *at <= time);
+    let times = [
+        &[span.from],
+        &grants[after(span.from)..after(span.to)],
+        &[span.to],
+    ]
+    .concat();
+    times.windows(2).all(|pair| pair[1] - pair[0] <= pause)
 }
 
 /// Once the faults are over, somebody is inside of every key and the store fails nobody.
 fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Finding>) {
+    let grants = outages::grants(calls);
     // Each run is called for some seconds only.
     let kept = calls.iter().filter(|call| !call.key.starts_with(PREFIX));
     let mut dead: BTreeSet<&str> = kept.map(|call| call.key.as_str()).collect();
@@ -101,7 +126,10 @@ fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Findin
             to: answer.at,
         };
         let entered = call.stay.as_ref().map(|stay| stay.entered);
-        if answer.end == End::Lost && entered >= Some(since) && must_live(call, calls, facts) {
+        if answer.end == End::Lost
+            && entered >= Some(since)
+            && must_live(call, call.stay_end(), &grants, calls, facts)
+        {
             findings.push(Finding::LostForNothing {
                 key: call.key.clone(),
                 life: call.life,

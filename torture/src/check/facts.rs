@@ -60,14 +60,12 @@ pub(crate) struct Facts {
     /// When replies of the store came late, by seat, and when to everybody.
     slowed: HashMap<usize, Vec<Span>>,
     slow_commits: Vec<Span>,
-    /// A release that passes nothing on is not flushed.
-    releases_later: bool,
+    /// The name of the store.
+    store: String,
     /// When the server was killed.
     crashes: Vec<i64>,
     /// A leader of this store that was stopped may end leases that are in use when it is woken.
     woken_leader_revokes: bool,
-    /// The next leader begins each lease anew, as etcd's does.
-    leases_begin_anew: bool,
     /// From when the primary or the leader went away until all was as before.
     new_leaders: Vec<(Fault, Span)>,
     /// When a process was killed, or had surely ended.
@@ -165,9 +163,8 @@ impl Facts {
                     woken_leader_revokes,
                     ..
                 } => {
-                    facts.releases_later = store == StoreKind::Postgres.name();
+                    facts.store.clone_from(store);
                     facts.woken_leader_revokes = *woken_leader_revokes;
-                    facts.leases_begin_anew = store == StoreKind::Etcd.name();
                 }
                 Event::Fault {
                     fault: Fault::KillServer | Fault::StopServer,
@@ -223,6 +220,16 @@ impl Facts {
         troubles.filter(move |trouble| (span.from..=span.to).contains(&trouble.at))
     }
 
+    fn is_about(&self, store: StoreKind) -> bool {
+        self.store == store.name()
+    }
+
+    /// Whether a troubled write may have kept the renewals of a process waiting: on SQLite it sends one request
+    /// at a time.
+    pub(super) fn keeps_renewals_waiting(&self, life: Life, span: Span) -> bool {
+        self.is_about(StoreKind::Sqlite) && self.troubles(life, span).next().is_some()
+    }
+
     /// Whether the server may have forgotten a release that was confirmed in a stretch of time.
     pub(super) fn may_have_forgotten(&self, released: Span) -> bool {
         let lost = released.from..=released.to.saturating_add(NOT_FLUSHED);
@@ -232,14 +239,17 @@ impl Facts {
                 ..released
             }) > 0
         };
-        self.releases_later && self.crashes.iter().any(|crash| lost.contains(crash))
+        // PostgreSQL does not flush a release that passes nothing on.
+        self.is_about(StoreKind::Postgres) && self.crashes.iter().any(|crash| lost.contains(crash))
             || self.fail_overs().any(forgotten)
     }
 
     /// When a lease is surely over that nobody released, and that ends at `end` unless a new leader begins it
     /// anew.
     pub(super) fn over(&self, end: i64) -> i64 {
-        let leaders = self.new_leaders.iter().filter(|_| self.leases_begin_anew);
+        // The next leader of etcd begins each lease anew.
+        let begins_anew = self.is_about(StoreKind::Etcd);
+        let leaders = self.new_leaders.iter().filter(|_| begins_anew);
         leaders.fold(end, |end, (_, leader)| {
             if leader.from < end.saturating_add(EXPIRES_LATE) {
                 end.max(leader.to.saturating_add(LONGEST_LEASE))

@@ -9,12 +9,7 @@ use crate::history::{Event, History};
 
 /// The longest time without a grant around each fault of the servers, by the name of the fault.
 pub(super) fn check(history: &History, calls: &Calls) -> BTreeMap<&'static str, Vec<Duration>> {
-    let mut grants: Vec<i64> = calls
-        .sections()
-        .iter()
-        .flat_map(|(_, sections)| granted(sections))
-        .collect();
-    grants.sort_unstable();
+    let grants = grants(calls);
     let mut begun: Vec<(&Fault, i64)> = Vec::new();
     let mut outages: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for line in &history.runner {
@@ -34,6 +29,17 @@ pub(super) fn check(history: &History, calls: &Calls) -> BTreeMap<&'static str, 
         }
     }
     outages
+}
+
+/// When the store granted a key, whichever it was.
+pub(super) fn grants(calls: &Calls) -> Vec<i64> {
+    let sections = calls.sections();
+    let mut grants: Vec<i64> = sections
+        .iter()
+        .flat_map(|(_, sections)| granted(sections))
+        .collect();
+    grants.sort_unstable();
+    grants
 }
 
 /// When the store granted a key: nobody entered by a local hand-over, whose token follows on the one before.

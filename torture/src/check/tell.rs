@@ -78,7 +78,7 @@ impl Finding {
             }
             Self::LostForNothing { key, life, call, .. } => write!(
                 f,
-                "process {life} call {call} lost {key} although only commits were slow"
+                "process {life} call {call} lost {key} although nothing but slow commits was wrong"
             ),
             Self::Starved {
                 key,

@@ -1,9 +1,9 @@
 //! Histories in which somebody waits too long, keeps a key too short or too long, or loses what should live.
 
-use super::sketch::{A, Ask, B, Sketch, forced, paused};
+use super::sketch::{A, Ask, B, Sketch, begin, forced, paused};
 use crate::check::Finding;
 use crate::fault::Fault;
-use crate::history::{End, Event, MS};
+use crate::history::{End, Event, Line, MS};
 
 /// When the faults end, and from when on everything must be well: the longest lease and 4 s later.
 const CALM: i64 = 1_000;
@@ -180,4 +180,64 @@ fn a_renewed_lease_lives_through_slow_commits() {
         paused(sketch(5_000, true), A, HEALTHY + 10, HEALTHY + 200).findings(),
         []
     );
+}
+
+/// A lease of 2 seconds that is lost 4 seconds after the recovery, and others that enter every so often.
+fn lost_beside(every: i64, ask: Ask) -> Sketch {
+    let mut sketch = calm(Sketch::default());
+    sketch.ask_as(A, 1, HEALTHY, ask);
+    sketch.enter(A, 1, HEALTHY + 1, ("10", 10));
+    sketch.leave(A, 1, HEALTHY + 4_000, HEALTHY + 4_000);
+    sketch.answer(A, 1, HEALTHY + 4_000, End::Lost, None);
+    for call in 1..=5_000 / every {
+        let at = HEALTHY + call * every;
+        let ask = Ask {
+            key: "key1",
+            ..Ask::default()
+        };
+        let number = call.unsigned_abs();
+        sketch.ask_as(B, number, at, ask);
+        sketch.enter(B, number, at, (&format!("b{call}"), call * 10));
+        sketch.leave(B, number, at, at);
+        sketch.answer(B, number, at, End::Done, None);
+    }
+    sketch.runner(HEALTHY + 5_000, Event::SlowCommits)
+}
+
+#[test]
+fn a_short_lease_lives_as_long_as_the_store_grants_others() {
+    let lost = |every| lost_beside(every, Ask::default());
+    let found = lost(650).findings();
+    assert!(matches!(found[..], [Finding::LostForNothing { .. }]), "{found:?}");
+    // Nobody else was served for a third of the ttl.
+    assert_eq!(lost(700).findings(), []);
+    // It is not renewed, or was to end.
+    let ask = |renew, max_hold| Ask {
+        renew,
+        max_hold,
+        ..Ask::default()
+    };
+    assert_eq!(lost_beside(100, ask(false, None)).findings(), []);
+    assert_eq!(lost_beside(100, ask(true, Some(3_990))).findings(), []);
+    // Its process stood still, or kept the lease waiting.
+    let paused = paused(lost(100), A, HEALTHY + 100, HEALTHY + 200);
+    assert_eq!(paused.findings(), []);
+    let troubled = |store| {
+        let mut sketch = lost(100);
+        sketch.0.runner.insert(
+            0,
+            Line {
+                at: 0,
+                event: begin(store),
+            },
+        );
+        let (key, begins) = ("once1".to_owned(), false);
+        sketch.worker(A, HEALTHY + 3_000, Event::Troubled { key, begins });
+        sketch.findings()
+    };
+    assert_eq!(troubled("sqlite"), []);
+    assert!(matches!(
+        troubled("postgres")[..],
+        [Finding::LostForNothing { .. }]
+    ));
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use dblock::store::{StoreError, StoreErrorKind};
 use dblock::{CurrentLock, LockError, distributed_lock};
 use futures_util::FutureExt as _;
 
@@ -337,9 +338,12 @@ impl Worker {
         let task = async move {
             let asked = Asked::write_down_as(&worker, number, &plan, place);
             let ended = AssertUnwindSafe(child).catch_unwind().await;
+            let is_run = plan.key.starts_with(PREFIX);
+            let is_conflict = |error: &StoreError| error.kind() == StoreErrorKind::Conflict;
             match ended {
-                // The lock of a run ends with a transaction already.
-                Ok(Err(LockError::Invalid { .. })) if plan.key.starts_with(PREFIX) => drop(asked),
+                // The lock of a run ends with a transaction already, or with the outcome on its way.
+                Ok(Err(LockError::Invalid { .. })) if is_run => drop(asked),
+                Ok(Err(LockError::Store { source, .. })) if is_run && is_conflict(&source) => drop(asked),
                 Ok(result) => asked.answer(&result),
                 Err(_) => drop(asked),
             }
