@@ -122,11 +122,14 @@ pub fn run<F: Future>(
     body: F,
 ) -> impl Future<Output = Result<F::Output, LockError>> {
     let acquire = async move {
-        let hold = match manager {
-            Some(manager) => manager.hold(&key, &options).await?,
-            None => LockManager::default_manager()?.hold(&key, &options).await?,
+        let default;
+        let manager = if let Some(manager) = manager {
+            manager
+        } else {
+            default = LockManager::default_manager()?;
+            &default
         };
-        Ok(vec![hold])
+        Ok(vec![manager.hold(&key, &options).await?])
     };
     body::run(acquire, body)
 }

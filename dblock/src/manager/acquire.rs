@@ -109,9 +109,13 @@ impl LockManager {
             return caller.reenter(lease).await;
         }
         caller.check_wait(key)?;
-        let mut call = caller.call(key, options.wait == Wait::No);
-        call.begin = begin.map(|begin| *begin);
-        let acquired = caller.engine.acquire(call).await;
+        // The future that waits does not store the call once more.
+        let acquire = {
+            let mut call = caller.call(key, options.wait == Wait::No);
+            call.begin = begin.map(|begin| *begin);
+            caller.engine.acquire(call)
+        };
+        let acquired = acquire.await;
         // Its timeout began before the engine was asked.
         acquired.map_err(|error| error.after(caller.began.waited()))
     }

@@ -106,7 +106,8 @@ impl OnceCall<'_> {
         if guessed {
             new_keys.note(false);
         }
-        let begins = self.begin(&hold, first.filter(|_| !guessed), former);
+        // Rare, and large: each future around it would store it once more.
+        let begins = Box::pin(self.begin(&hold, first.filter(|_| !guessed), former));
         match self.under(hold.lease(), begins).await {
             Ok(Begun::Here(run)) => Ok(Entered::Begun(hold, run, in_run)),
             Ok(Begun::Before(record)) => {

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::panic::resume_unwind;
+use std::pin::{Pin, pin};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -88,7 +89,10 @@ impl OnceCall<'_> {
             Some(Err(error)) => Outcome::Write(failed(run, error)),
             None => Outcome::Leave,
         };
-        let written = in_time(&run.0.lease, self.record((&hold, alone), run, outcome)).await;
+        let written = {
+            let asked = pin!(self.record((&hold, alone), run, outcome));
+            in_time(&run.0.lease, asked).await
+        };
         let begun = run.versions().0;
         attempted.is_recorded = match &written {
             Ok(Written::Yes) => true,
@@ -241,7 +245,7 @@ fn failed(run: &Run, error: &impl Display) -> RecordEntry {
 /// after that.
 async fn in_time(
     lease: &Lease,
-    asked: impl Future<Output = Result<Written, LockError>>,
+    asked: Pin<&mut impl Future<Output = Result<Written, LockError>>>,
 ) -> Result<Written, LockError> {
     let given_up = async {
         lease.ended().await;

@@ -1,6 +1,7 @@
 //! How long a call may take before its body runs: what is left of its `wait`, and under the lock no longer
 //! than the lease.
 
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use super::OnceCall;
@@ -27,7 +28,8 @@ const TOO_LATE: Duration = Duration::from_millis(10);
 impl OnceCall<'_> {
     /// Reads the record without the lock.
     pub(super) async fn record_in_time(&self) -> Result<Option<Record>, LockError> {
-        self.within_wait(self.locks.engine().record(&self.key)).await
+        self.within_wait(pin!(self.locks.engine().record(&self.key)))
+            .await
     }
 
     /// What is done under the lock before the body runs.
@@ -43,10 +45,14 @@ impl OnceCall<'_> {
                 () = lease.ended() => Err(lease.lost(lease.lost_reason().unwrap_or(LostReason::Gone))),
             }
         };
-        self.within_wait(while_it_lives).await
+        self.within_wait(pin!(while_it_lives)).await
     }
 
-    async fn within_wait<T>(&self, work: impl Future<Output = Result<T, LockError>>) -> Result<T, LockError> {
+    /// Takes a pinned future, because each future around it would store it once more.
+    async fn within_wait<T>(
+        &self,
+        work: Pin<&mut impl Future<Output = Result<T, LockError>>>,
+    ) -> Result<T, LockError> {
         let done = self.locks.engine().within(self.left(), work).await;
         done.unwrap_or_else(|| Err(self.unanswered()))
     }
