@@ -73,6 +73,16 @@ fn blocks_itself(body: TokenStream) -> bool {
 pub(crate) const LOCK_NEEDS_RESULT: &str = "this function returns nothing, so it cannot say that the lock failed; return \
     `Result<(), E>` where `E: From<dblock::LockError>`, or say what to do with `on_error = |error| …`";
 
+/// The type `!` has no value for a failure, and stable Rust takes it nowhere else.
+pub(crate) fn returns(output: &Type, errors: &mut Errors) {
+    if matches!(ungrouped(output), Type::Never(_)) {
+        errors.push(syn::Error::new_spanned(
+            output,
+            "this function never returns, so it cannot say that it did not begin; return `Result<std::convert::Infallible, E>`",
+        ));
+    }
+}
+
 /// The argument that is the transaction must be there, and borrowed: the caller commits.
 pub(crate) fn transaction(tx: &Ident, function: &Function, scope: &Scope, errors: &mut Errors) {
     let name = tx.unraw().to_string();

@@ -6,13 +6,15 @@ use syn::punctuated::Punctuated;
 use syn::{BinOp, Block, Expr, Ident, Lit, Pat, Stmt, Token};
 
 use crate::errors::Errors;
+use crate::function::Scope;
 
 /// Refuses `"order:{id}".to_string()` and the like, where nothing fills `{id}`.
-pub(crate) fn refuse(value: &Expr, errors: &mut Errors) {
+pub(crate) fn refuse(value: &Expr, scope: &Scope, errors: &mut Errors) {
     let mut found = Vec::new();
     texts(value, &mut found);
-    for (text, span) in found {
-        if let Some(placeholder) = placeholder(&text) {
+    for Text { text, span, is_whole } in found {
+        let refused = |inside: &&str| is_whole || is_argument(inside, scope);
+        if let Some(placeholder) = placeholder(&text, refused) {
             errors.push(syn::Error::new(
                 span,
                 format!(
@@ -25,14 +27,37 @@ pub(crate) fn refuse(value: &Expr, errors: &mut Errors) {
     }
 }
 
-/// The first `{…}` in a text.
-fn placeholder(text: &str) -> Option<String> {
+/// A text that was found.
+struct Text {
+    text: String,
+    span: Span,
+    /// Whether nothing else is in the key. Otherwise braces may be meant, as in a hash tag of Redis.
+    is_whole: bool,
+}
+
+impl Text {
+    fn new(text: String, span: Span) -> Self {
+        Self {
+            text,
+            span,
+            is_whole: true,
+        }
+    }
+}
+
+fn is_argument(inside: &str, scope: &Scope) -> bool {
+    let name = inside.split([':', '.']).next().unwrap_or_default().trim();
+    scope.names().iter().any(|argument| argument == name)
+}
+
+/// The first `{…}` in a text that is refused.
+fn placeholder(text: &str, refused: impl FnMut(&&str) -> bool) -> Option<String> {
     let text = text.replace("{{", "");
     let mut inside = text
         .split('{')
         .skip(1)
         .filter_map(|rest| Some(rest.split_once('}')?.0));
-    inside.next().map(|inside| format!("{{{inside}}}"))
+    inside.find(refused).map(|inside| format!("{{{inside}}}"))
 }
 
 /// Functions and methods that give the text that they are given, as another type.
@@ -59,13 +84,13 @@ const CONVERSIONS: &[&str] = &[
 ];
 
 /// The texts that are the value, or a part of it, whatever happens. `text.replace("{id}", …)` has none.
-fn texts(value: &Expr, found: &mut Vec<(String, Span)>) {
+fn texts(value: &Expr, found: &mut Vec<Text>) {
     match value {
         Expr::Lit(literal) => match &literal.lit {
-            Lit::Str(text) => found.push((text.value(), text.span())),
+            Lit::Str(text) => found.push(Text::new(text.value(), text.span())),
             Lit::ByteStr(text) => {
                 let value = String::from_utf8_lossy(&text.value()).into_owned();
-                found.push((value, text.span()));
+                found.push(Text::new(value, text.span()));
             }
             _ => {}
         },
@@ -76,10 +101,9 @@ fn texts(value: &Expr, found: &mut Vec<(String, Span)>) {
         Expr::Unary(inner) => texts(&inner.expr, found),
         Expr::Try(inner) => texts(&inner.expr, found),
         Expr::Index(inner) => texts(&inner.expr, found),
-        Expr::Array(parts) => parts.elems.iter().for_each(|part| texts(part, found)),
+        Expr::Array(array) => joined(&array.elems.iter().collect::<Vec<_>>(), found),
         Expr::Binary(sum) if matches!(sum.op, BinOp::Add(_)) => {
-            texts(&sum.left, found);
-            texts(&sum.right, found);
+            joined(&[&sum.left, &sum.right], found);
         }
         // Without arguments it can fill nothing.
         Expr::MethodCall(call) if call.args.is_empty() || converts(&call.method) => {
@@ -122,6 +146,20 @@ fn texts(value: &Expr, found: &mut Vec<(String, Span)>) {
     }
 }
 
+/// The texts of a key of several parts.
+fn joined(parts: &[&Expr], found: &mut Vec<Text>) {
+    let first = found.len();
+    let mut is_whole = true;
+    for part in parts {
+        let before = found.len();
+        texts(part, found);
+        is_whole &= found.len() > before;
+    }
+    for text in &mut found[first..] {
+        text.is_whole &= is_whole;
+    }
+}
+
 /// By its name. A name in upper case makes a variant or a struct, such as `Cow::Borrowed`.
 fn converts(function: &Ident) -> bool {
     let name = function.to_string();
@@ -129,7 +167,7 @@ fn converts(function: &Ident) -> bool {
 }
 
 /// The value of a block, which may be one of its variables.
-fn last(block: &Block, found: &mut Vec<(String, Span)>) {
+fn last(block: &Block, found: &mut Vec<Text>) {
     let Some(Stmt::Expr(value, None)) = block.stmts.last() else {
         return;
     };
@@ -181,7 +219,8 @@ mod tests {
 
     fn messages(key: &str) -> usize {
         let mut errors = Errors::default();
-        refuse(&syn::parse_str(key).unwrap(), &mut errors);
+        let sig: syn::Signature = syn::parse_str("async fn f(&self, id: u64, order: &Order)").unwrap();
+        refuse(&syn::parse_str(key).unwrap(), &Scope::new(&sig), &mut errors);
         errors
             .finish()
             .err()
@@ -214,6 +253,8 @@ mod tests {
             r#"{ let k: &str = "a:{id}"; k.to_owned() }"#,
             r#"{ let k = String::from("a:{id}"); String::from(&*k) }"#,
             r#""a:{misspelt}".to_string()"#,
+            r#"String::from("a:{id}") + &name"#,
+            r#"["a:{misspelt}", "b"].concat()"#,
             r#""a:{}".to_string()"#,
             r#""a:{0}".to_string()"#,
         ] {
@@ -235,6 +276,8 @@ mod tests {
             r#"{ let mut k = String::from("a:{id}"); fill(&mut k); k }"#,
             r#"templates.get("a:{id}")"#,
             r#"table["a:{id}"]"#,
+            r#"String::from("{orders}:") + &name"#,
+            r#"["{orders}", name].join(":")"#,
         ] {
             assert_eq!(messages(key), 0, "{key}");
         }

@@ -127,6 +127,7 @@ pub(crate) fn expand(kind: Kind, args: TokenStream, item: TokenStream) -> syn::R
         scope.unpack(&desugared.unpacked_names);
     }
     let output = Output::new(&function, desugared.as_ref());
+    check::returns(&output.ty, &mut errors);
     for layer in &layers {
         layer.check(&function, &scope, &output, &mut errors);
     }

@@ -43,7 +43,7 @@ fn key(key: &Key, scope: &Scope, errors: &mut Errors) -> KeyCode {
     };
     let literal = match key {
         Key::Expr(value) => {
-            constant::refuse(value, errors);
+            constant::refuse(value, scope, errors);
             let value = borrowed(value);
             return KeyCode {
                 value: quote!(#private::key(#value)),
