@@ -12,9 +12,14 @@ use crate::function::Scope;
 pub(crate) fn refuse(value: &Expr, scope: &Scope, errors: &mut Errors) {
     let mut found = Vec::new();
     texts(value, &mut found);
-    for Text { text, span, is_whole } in found {
+    for Text {
+        value,
+        span,
+        is_whole,
+    } in found
+    {
         let refused = |inside: &&str| is_whole || is_argument(inside, scope);
-        if let Some(placeholder) = placeholder(&text, refused) {
+        if let Some(placeholder) = placeholder(&value, refused) {
             errors.push(syn::Error::new(
                 span,
                 format!(
@@ -29,16 +34,16 @@ pub(crate) fn refuse(value: &Expr, scope: &Scope, errors: &mut Errors) {
 
 /// A text that was found.
 struct Text {
-    text: String,
+    value: String,
     span: Span,
     /// Whether nothing else is in the key. Otherwise braces may be meant, as in a hash tag of Redis.
     is_whole: bool,
 }
 
 impl Text {
-    fn new(text: String, span: Span) -> Self {
+    fn new(value: String, span: Span) -> Self {
         Self {
-            text,
+            value,
             span,
             is_whole: true,
         }
