@@ -92,6 +92,11 @@ impl Fault {
         )
     }
 
+    /// An operator's order about a key.
+    pub(crate) fn is_an_order(&self) -> bool {
+        matches!(self, Self::ForceRelease { .. } | Self::Revoke { .. })
+    }
+
     /// It takes the store away from everybody, until a server serves again.
     pub(crate) fn is_an_outage(&self) -> bool {
         self.takes_the_leader() || matches!(self, Self::KillServer | Self::StopServer)

@@ -105,13 +105,21 @@ impl OnceCall {
         let ended = self.answered.as_ref().map(|(_, answer)| answer);
         self.body.is_none() && matches!(ended, None | Some(Answer::Unknown | Answer::Cut))
     }
+
+    /// It may have left its attempt without an outcome. One that was answered otherwise did so only if the
+    /// write of the outcome went wrong.
+    fn may_stay_open(&self, wrong: &Wrong, facts: &Facts) -> bool {
+        let ended = self.answered.as_ref().map(|(_, answer)| answer);
+        matches!(ended, None | Some(Answer::Unknown | Answer::Cut))
+            || self.body.is_some() && wrong.excuses(self.life, self.span(), facts)
+    }
 }
 
 /// When something was wrong.
 #[derive(Debug, Default)]
 struct Wrong {
-    /// With the servers, or with any process.
-    faults: Vec<Span>,
+    /// With the servers, or with the processes of a seat.
+    faults: Vec<(Option<usize>, Span)>,
 }
 
 impl Wrong {
@@ -120,17 +128,19 @@ impl Wrong {
         let mut open = Vec::new();
         for line in &history.runner {
             match &line.event {
-                Event::Fault { fault } => {
+                // Operators have the keys of locks only.
+                Event::Fault { fault } if !fault.is_an_order() => {
                     open.push((fault, wrong.faults.len()));
-                    wrong.faults.push(Span {
+                    let span = Span {
                         from: line.at,
                         to: i64::MAX,
-                    });
+                    };
+                    wrong.faults.push((fault.seat(), span));
                 }
                 Event::Done { fault, .. } => {
                     if let Some(at) = open.iter().position(|(other, _)| *other == fault) {
                         let (_, place) = open.remove(at);
-                        wrong.faults[place].to = line.at + AFTERWARDS;
+                        wrong.faults[place].1.to = line.at + AFTERWARDS;
                     }
                 }
                 _ => {}
@@ -146,7 +156,9 @@ impl Wrong {
         let still = life.is_some_and(|life| {
             facts.still_within(life, span) > 0 || facts.end_of(life) < span.to && facts.was_killed(life)
         });
-        troubled || still || self.faults.iter().any(|fault| fault.within(span) > 0)
+        let concerns = |seat: Option<usize>| seat.is_none() || seat == life.map(|life| life.seat);
+        let mut faults = self.faults.iter();
+        troubled || still || faults.any(|(seat, fault)| concerns(*seat) && fault.within(span) > 0)
     }
 }
 
@@ -176,7 +188,7 @@ pub(super) fn check(history: &History, facts: &Facts, findings: &mut Vec<Finding
             done_by: Vec::new(),
         };
         let end = ends.get(run).map_or_else(nothing, |end| (*end).clone());
-        for fault in faults(&end, called)
+        for fault in faults(&end, called, &wrong, facts)
             .into_iter()
             .chain(in_time(&end, called, &wrong, facts))
         {
@@ -304,7 +316,7 @@ fn in_time(end: &End, called: &Called, wrong: &Wrong, facts: &Facts) -> Vec<Faul
     wrong.map(|(fault, _)| fault).collect()
 }
 
-fn faults(end: &End, called: &Called) -> Vec<Fault> {
+fn faults(end: &End, called: &Called, wrong: &Wrong, facts: &Facts) -> Vec<Fault> {
     let kind = Kind::of(end.run);
     let record = end.record.as_ref();
     let succeeded = record.is_some_and(|record| record.state == "succeeded");
@@ -320,7 +332,10 @@ fn faults(end: &End, called: &Called) -> Vec<Fault> {
     let may_be_open = match kind {
         Kind::CompleteIn => false,
         Kind::Retry => attempts >= MOST_ATTEMPTS,
-        Kind::Stop => record.is_some_and(|record| record.state == "processing"),
+        Kind::Stop => {
+            record.is_some_and(|record| record.state == "processing")
+                && called.calls.iter().any(|call| call.may_stay_open(wrong, facts))
+        }
     };
     if record.is_none() && last_begun == 0 && done == 0 {
         // Nobody came so far as to begin.

@@ -74,7 +74,11 @@ fn what_each_kind_allows_is_well() {
     let after = |run, done: &[u32]| faults(begun(run, &[1, 2]), run, Some(("succeeded", 2, Some(2))), done);
     assert_eq!(after(IN_ONE, &[2]), []);
     assert_eq!(after(AGAIN, &[1, 2]), []);
-    let in_doubt = |done: &[u32]| faults(begun(STOPS, &[1]), STOPS, Some(("processing", 1, None)), done);
+    let in_doubt = |done: &[u32]| {
+        let mut sketch = Sketch::default();
+        calls(&mut sketch, A, STOPS, (100, 200), Some(1), Answer::Cut);
+        faults(sketch, STOPS, Some(("processing", 1, None)), done)
+    };
     assert_eq!(in_doubt(&[]), []);
     assert_eq!(in_doubt(&[1]), []);
     // Nobody came so far as to begin.
@@ -191,6 +195,42 @@ fn calls(
     sketch.worker(life, to, Event::OnceAnswer { call, run, answer });
 }
 
+fn during(sketch: Sketch, fault: Fault, (from, to): (i64, i64)) -> Sketch {
+    let done = Event::Done {
+        fault: fault.clone(),
+        injected: true,
+    };
+    sketch.runner(from, Event::Fault { fault }).runner(to, done)
+}
+
+/// A body that returned has an outcome, unless its write went wrong.
+#[test]
+fn a_run_that_stays_in_doubt_without_a_crash_is_found() {
+    let failed = |answer| {
+        let mut sketch = Sketch::default();
+        calls(&mut sketch, A, STOPS, (100, 200), Some(1), answer);
+        calls(&mut sketch, B, STOPS, (300, 400), None, Answer::Refused);
+        sketch
+    };
+    let in_doubt = |sketch| faults(sketch, STOPS, Some(("processing", 1, None)), &[]);
+    assert_eq!(in_doubt(failed(Answer::Failed)), [OnceFault::NeverDone]);
+    for answer in [Answer::Cut, Answer::Unknown] {
+        assert_eq!(in_doubt(failed(answer)), []);
+    }
+    assert_eq!(
+        in_doubt(failed(Answer::Failed).runner(250, Event::Killed { life: A })),
+        []
+    );
+    let cut = |seat| during(failed(Answer::Failed), Fault::Cut { seat, ms: 10 }, (190, 200));
+    assert_eq!(in_doubt(cut(0)), []);
+    // The other one has nothing to write.
+    assert_eq!(in_doubt(cut(1)), [OnceFault::NeverDone]);
+    let mut troubled = failed(Answer::Failed);
+    let (key, begins) = (String::new(), false);
+    troubled.worker(A, 199, Event::Troubled { key, begins });
+    assert_eq!(in_doubt(troubled), []);
+}
+
 #[test]
 fn an_attempt_whose_body_never_began_is_found() {
     let given_up = |answer| {
@@ -209,18 +249,13 @@ fn an_attempt_whose_body_never_began_is_found() {
         [OnceFault::NeverBegun]
     );
 
-    // What kept it from being taken back.
-    let fault = Fault::LockFile { ms: 50 };
-    let locked = given_up(Answer::Cut)
-        .runner(90, Event::Fault { fault: fault.clone() })
-        .runner(
-            101,
-            Event::Done {
-                fault,
-                injected: true,
-            },
-        );
-    assert_eq!(in_doubt(locked), []);
+    // What kept it from being taken back: a fault of the servers, or of its own process.
+    let during = |fault: Fault| during(given_up(Answer::Cut), fault, (90, 101));
+    assert_eq!(in_doubt(during(Fault::LockFile { ms: 50 })), []);
+    assert_eq!(in_doubt(during(Fault::Deaf { seat: 0, ms: 50 })), []);
+    for fault in [Fault::Deaf { seat: 1, ms: 50 }, Fault::Revoke { key: 0 }] {
+        assert_eq!(in_doubt(during(fault)), [OnceFault::NeverBegun]);
+    }
     assert_eq!(
         in_doubt(given_up(Answer::Cut).runner(1_000, Event::Killed { life: A })),
         []
