@@ -64,23 +64,37 @@ pub(super) fn cause_from(
     calls: &Calls,
     facts: &Facts,
 ) -> Cause {
+    let mut excused = could_not_end(call, stay, lives, facts);
     // What came before the lease took nothing from it.
     let granted = calls.granted_after(call);
-    let mut excused: Vec<(Span, Cause)> = Vec::new();
+    let mut takes = |order: Span, cause| {
+        if granted < order.to {
+            // The holder hears of it at its next renewal, or its lease ends for it.
+            let to = order.to.saturating_add(FORCED_ENDS + GRACE);
+            excused.push((Span { to, ..order }, cause));
+        }
+    };
+    for order in facts.forced(&call.key) {
+        takes(*order, Cause::Forced);
+    }
+    for fail_over in facts.fail_overs() {
+        takes(fail_over, Cause::FailOver);
+    }
+    covering(span, &excused).unwrap_or(Cause::Unexplained)
+}
+
+/// Whether nothing but its process, its body or the machine kept a section there in `span`.
+pub(super) fn is_late_by_itself(call: &Call, stay: &Stay, span: Span, facts: &Facts) -> bool {
+    covering(span, &could_not_end(call, stay, i64::MIN, facts)).is_some()
+}
+
+/// When a section could not end.
+fn could_not_end(call: &Call, stay: &Stay, lives: i64, facts: &Facts) -> Vec<(Span, Cause)> {
+    let mut excused = Vec::new();
     for pause in facts.pauses(call.life) {
         let to = pause.to.saturating_add(GRACE);
         let from = pause.from.max(lives);
         excused.push((Span { from, to }, Cause::Paused));
-    }
-    for order in facts.forced(&call.key).iter().filter(|order| granted < order.to) {
-        // The holder hears of it at its next renewal, or its lease ends for it.
-        let to = order.to.saturating_add(FORCED_ENDS + GRACE);
-        excused.push((Span { to, ..*order }, Cause::Forced));
-    }
-    for fail_over in facts.fail_overs().filter(|fail_over| granted < fail_over.to) {
-        // A lease that was lost goes on for its holder in the same way.
-        let to = fail_over.to.saturating_add(FORCED_ENDS + GRACE);
-        excused.push((Span { to, ..fail_over }, Cause::FailOver));
     }
     for &(from, to) in &stay.blocks {
         let (from, to) = (from.max(lives), to.saturating_add(GRACE));
@@ -95,7 +109,7 @@ pub(super) fn cause_from(
         };
         excused.push((unpolled, Cause::Starved));
     }
-    covering(span, &excused).unwrap_or(Cause::Unexplained)
+    excused
 }
 
 /// The cause at the beginning of `span`, if the causes together cover all of it.

@@ -55,8 +55,8 @@ pub(crate) struct Facts {
     still: HashMap<Life, Vec<Span>>,
     troubles: HashMap<Life, Vec<Trouble>>,
     forced: HashMap<String, Vec<Span>>,
-    /// When an operator was about to revoke a lease, by key.
-    revoked: HashMap<String, Vec<i64>>,
+    /// When an operator revoked a lease, by key.
+    revoked: HashMap<String, Vec<Span>>,
     /// When replies of the store came late, by seat, and when to everybody.
     slowed: HashMap<usize, Vec<Span>>,
     slow_commits: Vec<Span>,
@@ -187,7 +187,21 @@ impl Facts {
                     fault: Fault::Revoke { key },
                 } => {
                     let key = key_names().swap_remove(*key);
-                    facts.revoked.entry(key).or_default().push(*at);
+                    facts.revoked.entry(key).or_default().push(Span {
+                        from: *at,
+                        to: i64::MAX,
+                    });
+                }
+                Event::Done {
+                    fault: Fault::Revoke { key },
+                    injected,
+                } => {
+                    let key = key_names().swap_remove(*key);
+                    let mut orders = facts.revoked.entry(key).or_default().iter_mut();
+                    if let Some(order) = orders.find(|order| order.to == i64::MAX) {
+                        // One that was not carried out may be of unknown outcome.
+                        order.to = *at + if *injected { 0 } else { LATE_ORDER };
+                    }
                 }
                 Event::Started { life, settings, .. } => {
                     facts.settings.insert(*life, *settings);
@@ -287,14 +301,10 @@ impl Facts {
     /// Whether an operator or a fail-over may have taken a key from its holder in a stretch of time.
     pub(crate) fn taken_away(&self, key: &str, span: Span) -> bool {
         let revoked = self.revoked.get(key).map_or(&[][..], Vec::as_slice);
-        self.forced(key)
-            .iter()
-            .copied()
+        let orders = self.forced(key).iter().chain(revoked).copied();
+        orders
             .chain(self.fail_overs())
             .any(|order| order.within(span) > 0)
-            || revoked
-                .iter()
-                .any(|at| *at < span.to && *at + LATE_ORDER > span.from)
     }
 
     /// Whether any process stood still in a stretch of time.

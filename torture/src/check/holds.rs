@@ -1,7 +1,7 @@
 //! How long a lock is kept: at least `hold_min` once its call has returned, and at most `max_hold`.
 
 use super::calls::{Call, Calls, Stay};
-use super::cause::{Cause, cause};
+use super::cause::is_late_by_itself;
 use super::facts::{Facts, Span};
 use super::finding::{Finding, Who};
 use crate::history::{End, MS};
@@ -32,7 +32,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
                 });
                 kept = None;
             }
-            if let Some(until) = keeps_until(call, left, facts) {
+            if let Some(until) = keeps_until(calls, call, left, facts) {
                 kept = Some((call, stay, until));
             }
             left = left.max(call.stay_end());
@@ -43,7 +43,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
 
 /// Until when a call that has returned keeps its key. The grant came no sooner than it was asked for, and no
 /// sooner than the one before had left, unless that one had lost its lease and went on beside it.
-fn keeps_until(call: &Call, left_before: i64, facts: &Facts) -> Option<i64> {
+fn keeps_until(calls: &Calls, call: &Call, left_before: i64, facts: &Facts) -> Option<i64> {
     let hold_min = call.parameters.hold_min.filter(|_| call.is_root())?;
     let stay = call.stay.as_ref()?;
     let (left, answer) = (stay.left?, call.answer.as_ref()?);
@@ -55,7 +55,7 @@ fn keeps_until(call: &Call, left_before: i64, facts: &Facts) -> Option<i64> {
     };
     let until = granted + hold_min;
     let span = Span {
-        from: call.asked,
+        from: calls.granted_after(call),
         to: until,
     };
     (in_order && !facts.taken_away(&call.key, span)).then_some(until)
@@ -74,7 +74,7 @@ fn held_too_long(calls: &Calls, call: &Call, stay: &Stay, facts: &Facts, finding
         to: call.stay_end(),
     };
     let cut = stay.left.is_none();
-    if span.from < span.to && !cut && cause(call, stay, span, calls, facts) == Cause::Unexplained {
+    if span.from < span.to && !cut && !is_late_by_itself(call, stay, span, facts) {
         findings.push(Finding::HeldTooLong {
             key: call.key.clone(),
             who: Who::of(call, stay),

@@ -40,6 +40,36 @@ fn nobody_comes_in_before_hold_min_is_over() {
     let revoke = Fault::Revoke { key: 0 };
     let revoked = sketch(End::Done, 999).runner(500, Event::Fault { fault: revoke });
     assert_eq!(revoked.findings(), []);
+    // What came before concerned another lease.
+    let late = |mut sketch: Sketch| {
+        let ask = Ask {
+            hold_min: Some(1_000),
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 1, 100, ask);
+        sketch.enter(A, 1, 105, ("10", 10));
+        sketch.leave(A, 1, 120, 120);
+        sketch.answer(A, 1, 120, End::Done, None);
+        sketch.section(B, 1, 20, 1_050, 1_060)
+    };
+    let revoked = |sketch: Sketch, at, injected| {
+        let fault = || Fault::Revoke { key: 0 };
+        let done = Event::Done {
+            fault: fault(),
+            injected,
+        };
+        let sketch = sketch.runner(50, Event::Fault { fault: fault() });
+        late(sketch.runner(at, done)).findings()
+    };
+    let new = Sketch::default;
+    assert!(matches!(
+        revoked(new(), 100, true)[..],
+        [Finding::HoldMinCut { .. }]
+    ));
+    assert_eq!(revoked(new(), 101, true), []);
+    // It may be carried out later; or the lease came by a local hand-over.
+    assert_eq!(revoked(new(), 100, false), []);
+    assert_eq!(revoked(new().section(A, 2, 9, 10, 104), 100, true), []);
     // The process has gone, and the row must keep its word.
     let killed = sketch(End::Done, 999).runner(100, Event::Killed { life: A });
     assert!(matches!(killed.findings()[..], [Finding::HoldMinCut { .. }]));
@@ -94,6 +124,9 @@ fn a_body_ends_with_its_max_hold() {
     let found = sketch(1_506).findings();
     assert!(matches!(found[..], [Finding::HeldTooLong { .. }]), "{found:?}");
     assert_eq!(paused(sketch(3_000), A, 900, 2_990).findings(), []);
+    // What an operator does is no reason to stay.
+    let found = forced(sketch(3_000), 900).findings();
+    assert!(matches!(found[..], [Finding::HeldTooLong { .. }]), "{found:?}");
 }
 
 /// Somebody waits from `asked` on, and others go in and out every so often until he gives up.
