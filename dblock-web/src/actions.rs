@@ -45,12 +45,12 @@ impl Action {
     fn consequence(self) -> &'static str {
         match self {
             Self::Revoke => {
-                "Its lease is no longer renewed. The holder learns of it at its next renewal. Its work is stopped at \
+                "Its lease is no longer lengthened. The holder learns of it at its next renewal. Its work is stopped at \
                  the end of the lease at the latest, and nobody else gets the lock before that."
             }
             Self::ForceRelease => {
-                "Others get the lock at once, but the holder goes on until its next renewal: two may do the work at \
-                 the same time. Only fence tokens protect what they write. Revoking is safe; do this if the holder \
+                "Others get the lock at once, but the holder goes on until its next renewal, or without renewals until \
+                 the end of its lease: two may do the work at the same time. Only fence tokens protect what they write. Revoking is safe; do this if the holder \
                  is surely gone."
             }
         }
@@ -73,6 +73,9 @@ pub(crate) struct Subject {
 pub(crate) struct Answer {
     #[serde(default)]
     token: String,
+    /// The fence token of the holder that was shown.
+    #[serde(default)]
+    fence: i64,
 }
 
 pub(crate) async fn confirm(
@@ -83,17 +86,18 @@ pub(crate) async fn confirm(
     check_access(&page, &request)?;
     let row = page.locks.get(&key).await?.filter(LockRow::is_held);
     let (cookie, set) = token::cookie(&request);
-    let token = token::make(&page.access.secret, &cookie, action.word(), &key);
     // In the address, because a browser would change the ends of lines in a field.
     let send_to = address(action.word(), &[("key", &key)]);
     let back = address("key", &[("key", &key)]);
     let body = html! {
         p { "Key: " strong { (foreign(&key)) } }
         @if let Some(row) = row {
-            p { "Held by " strong { (foreign(&row.holder)) } " for " (length(row.now - row.acquired_at)) "." }
+            p { "Held by " strong { (foreign(&row.holder)) } " for " (length(row.now.saturating_sub(row.acquired_at))) "." }
             p { (action.consequence()) }
             form method="post" action=(send_to) {
+                @let token = token::make(&page.access.secret, &cookie, action.word(), &key, row.fence_token);
                 input type="hidden" name="token" value=(token);
+                input type="hidden" name="fence" value=(row.fence_token);
                 button.danger[action == Action::ForceRelease] { (action.question().trim_end_matches('?')) }
                 " " a.button href=(back) { "Cancel" }
             }
@@ -114,6 +118,7 @@ pub(crate) async fn revoke(
     Form(answer): Form<Answer>,
 ) -> Result<Response, Failure> {
     check(&page, &request, Action::Revoke, &key, &answer)?;
+    check_holder(&page, &key, &answer).await?;
     let was_held = page.locks.revoke(&key).await.map_err(Failure::of_an_action)?;
     Ok(back(&key, was_held, "revoked"))
 }
@@ -125,6 +130,7 @@ pub(crate) async fn force_release(
     Form(answer): Form<Answer>,
 ) -> Result<Response, Failure> {
     check(&page, &request, Action::ForceRelease, &key, &answer)?;
+    check_holder(&page, &key, &answer).await?;
     let was_held = page
         .locks
         .force_release(&key)
@@ -153,11 +159,23 @@ fn check(page: &Page, request: &Parts, action: Action, key: &str, answer: &Answe
     if !origin::is_ours(request) {
         return Err(Failure::refused("The form was not sent from this page."));
     }
-    if token::fits(&page.access.secret, request, action.word(), key, &answer.token) {
+    let Answer { token, fence } = answer;
+    if token::fits(&page.access.secret, request, action.word(), key, *fence, token) {
         return Ok(());
     }
     Err(Failure::refused(
         "The form is too old, or was not made for this browser. Go back to the key, and answer the question again; the \
          page needs its cookie for that.",
+    ))
+}
+
+/// The answer may come late, and it is about the holder that was shown.
+async fn check_holder(page: &Page, key: &str, answer: &Answer) -> Result<(), Failure> {
+    let row = page.locks.get(key).await.map_err(Failure::of_an_action)?;
+    if row.is_none_or(|row| !row.is_held() || row.fence_token == answer.fence) {
+        return Ok(());
+    }
+    Err(Failure::too_late(
+        "Nothing was done: another owner holds the lock by now. Go back to the key to see who.",
     ))
 }

@@ -1,8 +1,8 @@
 //! The token in a form. It says that this page has shown the question to this browser a short while ago, so
 //! no other page can have made the form.
 //!
-//! It is a hash, keyed with the secret, of what is to be done to which key, the time at which the token ends,
-//! and a random cookie of the browser. An attacker who can open the page himself gets tokens for his own
+//! It is a hash, keyed with the secret, of what is to be done to which holder of which key, the time at which
+//! the token ends, and a random cookie of the browser. An attacker who can open the page himself gets tokens for his own
 //! cookie only.
 
 use std::time::{Duration, SystemTime};
@@ -30,16 +30,26 @@ pub(crate) fn cookie(request: &Parts) -> (String, Option<String>) {
     (fresh, Some(set))
 }
 
-/// A token for doing `action` to `key` from the browser with that cookie.
-pub(crate) fn make(secret: &[u8; 32], cookie: &str, action: &str, key: &str) -> String {
+/// A token for doing `action` to the holder of `key` with the fence token `fence`, from the browser with that
+/// cookie.
+pub(crate) fn make(secret: &[u8; 32], cookie: &str, action: &str, key: &str, fence: i64) -> String {
     let ends = now() + LASTS.as_secs();
-    let hash = hash(secret, cookie, action, key, ends).finalize().into_bytes();
+    let hash = hash(secret, cookie, action, key, fence, ends)
+        .finalize()
+        .into_bytes();
     let digits: Vec<_> = hash.iter().map(|byte| format!("{byte:02x}")).collect();
     format!("{ends}.{}", digits.concat())
 }
 
-/// Whether `token` is one for doing `action` to `key` from the browser that has sent the request.
-pub(crate) fn fits(secret: &[u8; 32], request: &Parts, action: &str, key: &str, token: &str) -> bool {
+/// Whether [`make`] has made `token` of this, for the browser that has sent the request.
+pub(crate) fn fits(
+    secret: &[u8; 32],
+    request: &Parts,
+    action: &str,
+    key: &str,
+    fence: i64,
+    token: &str,
+) -> bool {
     let Some((ends, digits)) = token.split_once('.') else {
         return false;
     };
@@ -48,17 +58,17 @@ pub(crate) fn fits(secret: &[u8; 32], request: &Parts, action: &str, key: &str, 
     };
     // Compared in a time that says nothing about the secret.
     let fits = |cookie| {
-        hash(secret, cookie, action, key, ends)
+        hash(secret, cookie, action, key, fence, ends)
             .verify_slice(&given)
             .is_ok()
     };
     ends > now() && cookies::named(request, COOKIE).any(fits)
 }
 
-fn hash(secret: &[u8; 32], cookie: &str, action: &str, key: &str, ends: u64) -> Hmac<Sha256> {
+fn hash(secret: &[u8; 32], cookie: &str, action: &str, key: &str, fence: i64, ends: u64) -> Hmac<Sha256> {
     let mut hash = Hmac::<Sha256>::new_from_slice(secret).expect("a secret of any length will do");
     // None of them but the key can contain a NUL, and a key has none.
-    hash.update(format!("{ends}\0{action}\0{cookie}\0{key}").as_bytes());
+    hash.update(format!("{ends}\0{fence}\0{action}\0{cookie}\0{key}").as_bytes());
     hash
 }
 
@@ -90,15 +100,16 @@ mod tests {
 
     #[test]
     fn a_token_is_good_for_one_thing_from_one_browser() {
-        let token = make(&SECRET, "abc", "revoke", "order:1");
+        let token = make(&SECRET, "abc", "revoke", "order:1", 7);
         let ours = from("x=1; dblock_page=other; dblock_page=abc");
-        assert!(fits(&SECRET, &ours, "revoke", "order:1", &token));
-        assert!(!fits(&SECRET, &ours, "revoke", "order:2", &token));
-        assert!(!fits(&SECRET, &ours, "force-release", "order:1", &token));
-        assert!(!fits(&[8; 32], &ours, "revoke", "order:1", &token));
+        assert!(fits(&SECRET, &ours, "revoke", "order:1", 7, &token));
+        assert!(!fits(&SECRET, &ours, "revoke", "order:2", 7, &token));
+        assert!(!fits(&SECRET, &ours, "force-release", "order:1", 7, &token));
+        assert!(!fits(&SECRET, &ours, "revoke", "order:1", 8, &token));
+        assert!(!fits(&[8; 32], &ours, "revoke", "order:1", 7, &token));
         for cookie in ["", "dblock_page=abd", "dblock_page", "x_dblock_page=abc"] {
             assert!(
-                !fits(&SECRET, &from(cookie), "revoke", "order:1", &token),
+                !fits(&SECRET, &from(cookie), "revoke", "order:1", 7, &token),
                 "{cookie}"
             );
         }
@@ -111,7 +122,7 @@ mod tests {
             "99999999999.é",
             &token[..token.len() - 1],
         ] {
-            assert!(!fits(&SECRET, &ours, "revoke", "order:1", bad), "{bad}");
+            assert!(!fits(&SECRET, &ours, "revoke", "order:1", 7, bad), "{bad}");
         }
     }
 
@@ -119,10 +130,12 @@ mod tests {
     fn a_token_ends() {
         let ours = from("dblock_page=abc");
         for (ends, good) in [(now() - 1, false), (now() + 60, true)] {
-            let hash = hash(&SECRET, "abc", "revoke", "k", ends).finalize().into_bytes();
+            let hash = hash(&SECRET, "abc", "revoke", "k", 7, ends)
+                .finalize()
+                .into_bytes();
             let digits: Vec<_> = hash.iter().map(|byte| format!("{byte:02x}")).collect();
             let token = format!("{ends}.{}", digits.concat());
-            assert_eq!(fits(&SECRET, &ours, "revoke", "k", &token), good);
+            assert_eq!(fits(&SECRET, &ours, "revoke", "k", 7, &token), good);
         }
     }
 

@@ -183,7 +183,7 @@ impl Service {
                 Err(PayError::NotPaid(_)) => Resolution::RunAgain,
                 Err(error) => return Err(error),
             };
-            self.locks.resolve(&key, resolution).await?;
+            self.locks.resolve(&in_doubt.record, resolution).await?;
             println!("{ASKED}");
             Ok(())
         };

@@ -56,7 +56,8 @@ async fn a_timeout_in_the_middle_of_the_work_is_in_doubt(backend: Backend) {
     assert_eq!(work.runs(), 1);
     assert_eq!(state(&locks).await, RecordState::Processing);
 
-    locks.resolve(key(), Resolution::RunAgain).await.unwrap();
+    let seen = locks.record::<serde_json::Value>(key()).await.unwrap().unwrap();
+    locks.resolve(&seen.record, Resolution::RunAgain).await.unwrap();
     assert_eq!(send(address, payment()).await.text(), "2");
 }
 

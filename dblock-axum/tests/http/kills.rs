@@ -107,17 +107,19 @@ async fn killed(backend: &Backend, on_crash: OnCrash, point: Point) -> (Books, S
     (books, Server::start(backend, on_crash, None).await)
 }
 
+/// Decides about the run, as a person would who has seen its record.
+async fn decide(books: &Books, resolution: Resolution) {
+    let locks = books.manager().await;
+    let seen = locks.record::<serde_json::Value>(key()).await.unwrap().unwrap();
+    assert!(locks.resolve(&seen.record, resolution).await.unwrap());
+}
+
 async fn what_may_not_be_repeated_is_in_doubt_until_somebody_decides(backend: Backend) {
     let (books, server) = killed(&backend, OnCrash::Stop, BEFORE_THE_WORK).await;
     for _ in 0..2 {
         server.pay().await.is_problem(423);
     }
-    books
-        .manager()
-        .await
-        .resolve(key(), Resolution::RunAgain)
-        .await
-        .unwrap();
+    decide(&books, Resolution::RunAgain).await;
     let answer = server.pay().await;
     assert_eq!((answer.status, answer.text()), (StatusCode::CREATED, "\"1xxxx\""));
     assert_eq!(payments(&backend).await, 1);
@@ -132,7 +134,7 @@ async fn what_took_effect_is_replayed_as_somebody_has_decided(backend: Backend) 
         "text": "\"found in the books\"",
     });
     let succeeded = Resolution::succeeded(&answer, LONG * 60).unwrap();
-    books.manager().await.resolve(key(), succeeded).await.unwrap();
+    decide(&books, succeeded).await;
     let answer = server.pay().await;
     assert_eq!(
         (answer.status, answer.text()),

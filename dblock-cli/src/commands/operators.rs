@@ -23,16 +23,23 @@ pub(crate) async fn revoke(store: &StoreArguments, key: &str) -> Result<Code, Fa
 
 pub(crate) async fn force_release(store: &StoreArguments, key: &str, yes: bool) -> Result<Code, Failure> {
     let locks = during("connecting to the database", manager(store, Missing::IsAnError)).await?;
-    let holder = locks.get(key).await?.filter(LockRow::is_held);
-    if let Some(row) = &holder {
+    let held = async || Ok::<_, Failure>(locks.get(key).await?.filter(LockRow::is_held));
+    if !yes {
+        let Some(shown) = held().await? else {
+            return answer(store, &locks, key, None).await;
+        };
+        let (whole, holder) = (store.whole(key), output::printable(&shown.holder));
         let question = format!(
-            "{:?} is held by {}, which goes on until its next renewal: then two hold the lock. Free it?",
-            store.whole(key),
-            output::printable(&row.holder)
+            "{whole:?} is held by {holder}, which goes on until its next renewal: then two hold the lock. Free it?"
         );
         confirm(&question, yes)?;
+        // The answer may come late, and it is about the holder that was shown.
+        if let Some(other) = held().await?.filter(|row| row.fence_token != shown.fence_token) {
+            let holder = output::printable(&other.holder);
+            let message = format!("nothing was done: {whole:?} is held by another owner by now, {holder}");
+            return Err(Failure::new(Code::No, message));
+        }
     }
-    // A lock that somebody else holds by now is freed too: the question was about the key.
     let was_held = during("freeing the lock", locks.force_release(key)).await?;
     answer(store, &locks, key, was_held.then_some("is free")).await
 }

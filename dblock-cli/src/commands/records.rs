@@ -215,8 +215,8 @@ async fn forget(store: &StoreArguments, locks: &LockManager, key: &str, yes: boo
         printable(&record.holder),
     );
     confirm(&question, yes)?;
-    let forgotten = during("deleting the record", locks.forget(key)).await?;
-    answer(store, key, "forgotten", forgotten)
+    let forgotten = during("deleting the record", locks.forget(&record)).await?;
+    decided(store, key, "forgotten", forgotten)
 }
 
 async fn resolve(
@@ -229,7 +229,11 @@ async fn resolve(
     let found = locks.record::<Value>(key).await?;
     let wanted = |record: &Record| arguments.replace || record.state != RecordState::Succeeded;
     let Some(found) = found.filter(|found| wanted(&found.record)) else {
-        return answer(store, key, "resolved", false);
+        let (whole, hint) = (store.whole(key), without_namespace(store, key));
+        let message = format!(
+            "{whole:?} has no record of a run that crashed or failed{hint}; `dblock records show` says what there is"
+        );
+        return Err(Failure::new(Code::No, message));
     };
     let (record, remember) = (&found.record, arguments.remember);
     let (resolution, becomes) = match &value {
@@ -240,7 +244,7 @@ async fn resolve(
         Some(value) if record.state == RecordState::Succeeded => {
             let old = found.result.unwrap_or_default().to_string();
             let becomes = format!("Its result is {}. Replace that?", printable(&old));
-            (Resolution::correction(record, value, remember)?, becomes)
+            (Resolution::correction(value, remember)?, becomes)
         }
         Some(value) => (
             Resolution::succeeded(value, remember)?,
@@ -256,8 +260,8 @@ async fn resolve(
         printable(&record.holder),
     );
     confirm(&question, arguments.yes)?;
-    let resolved = during("writing the record", locks.resolve(key, resolution)).await?;
-    answer(store, key, "resolved", resolved)
+    let resolved = during("writing the record", locks.resolve(record, resolution)).await?;
+    decided(store, key, "resolved", resolved)
 }
 
 /// The result that a person has typed.
@@ -268,12 +272,12 @@ fn result(json: &str) -> Result<Value, Failure> {
     })
 }
 
-fn answer(store: &StoreArguments, key: &str, what: &str, done: bool) -> Result<Code, Failure> {
+/// What became of a decision about the record that was shown.
+fn decided(store: &StoreArguments, key: &str, what: &str, done: bool) -> Result<Code, Failure> {
     let whole = store.whole(key);
     if !done {
-        let hint = without_namespace(store, key);
         let message = format!(
-            "{whole:?} has no record of a run that crashed or failed{hint}; `dblock records show` says what there is"
+            "nothing was done: the record of {whole:?} has changed meanwhile; `dblock records show` says what there is"
         );
         return Err(Failure::new(Code::No, message));
     }

@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use dblock::{LockError, LockOptions, OnCrash, RunOptions};
 use dblock_tests::{Backend, on_every_store};
 use nix::pty::{Winsize, openpty};
 use tokio::process::{Child, Command};
@@ -17,6 +18,7 @@ on_every_store!(sqlite:
     forty_columns_are_enough,
     that_nothing_is_held_is_told_to_a_person,
     a_question_is_asked_and_its_answer_counts,
+    an_answer_is_about_what_was_shown,
     long_waits_are_shown,
     ctrl_c_clears_the_wait,
     a_command_that_reads_gets_the_terminal,
@@ -175,6 +177,37 @@ async fn a_question_is_asked_and_its_answer_counts(backend: Backend) {
     yes.enter("y\n");
     assert_eq!(yes.code().await, Some(0), "{}", yes.text());
     assert!(backend.the_row("a").await.is_free());
+}
+
+async fn an_answer_is_about_what_was_shown(backend: Backend) {
+    let locks = backend.manager().await;
+    backend.die_inside("a", Duration::from_mins(10)).await;
+    let mut asked = Terminal::dblock(&backend, &["force-release", "a"]);
+    asked.expect("[y/N]").await;
+    assert!(locks.force_release("a").await.unwrap());
+    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+    asked.enter("y\n");
+    asked.expect("nothing was done").await;
+    assert_eq!(asked.code().await, Some(1));
+    guard.release().await.unwrap();
+
+    let run = || RunOptions::new(Duration::from_hours(1), OnCrash::Stop);
+    let fails = async |_| Err::<u32, _>(LockError::NoManager);
+    let pays = async |_| Ok::<_, LockError>(7_u32);
+    for command in [&["forget"][..], &["resolve", "--run-again"]] {
+        locks.run_once("pay:1", run(), fails).await.unwrap_err();
+        let arguments = [&["records"], command, &["pay:1"]].concat();
+        let mut asked = Terminal::dblock(&backend, &arguments);
+        asked.expect("failed").await;
+        asked.expect("[y/N]").await;
+        locks.run_once("pay:1", run(), pays).await.unwrap();
+        asked.enter("y\n");
+        asked.expect("has changed").await;
+        assert_eq!(asked.code().await, Some(1));
+        let shown = locks.record::<u32>("pay:1").await.unwrap().unwrap();
+        assert_eq!(shown.result, Some(7), "{command:?}");
+        assert!(locks.forget(&shown.record).await.unwrap());
+    }
 }
 
 async fn long_waits_are_shown(backend: Backend) {

@@ -133,6 +133,15 @@ impl Failure {
         }
     }
 
+    /// What the question was about has changed since.
+    pub(crate) fn too_late(text: &str) -> Self {
+        Self {
+            status: StatusCode::CONFLICT,
+            text: text.to_owned(),
+            again: false,
+        }
+    }
+
     /// An address that cannot be answered.
     pub(crate) fn mistake(text: &str) -> Self {
         Self {

@@ -13,6 +13,7 @@ use super::{between, encoded, get, memory, send};
 struct Question {
     cookie: String,
     token: String,
+    fence: String,
 }
 
 async fn question(app: &Router, action: &str, key: &str) -> Question {
@@ -23,6 +24,7 @@ async fn question(app: &Router, action: &str, key: &str) -> Question {
     Question {
         cookie: cookie.split(';').next().unwrap().to_owned(),
         token: between(&asked.body, "name=\"token\" value=\"", "\"").to_owned(),
+        fence: between(&asked.body, "name=\"fence\" value=\"", "\"").to_owned(),
     }
 }
 
@@ -31,7 +33,10 @@ fn answer(action: &str, key: &str, question: &Question) -> Request<Body> {
         .header("sec-fetch-site", "same-origin")
         .header("content-type", "application/x-www-form-urlencoded")
         .header("cookie", &question.cookie)
-        .body(Body::from(format!("token={}", question.token)))
+        .body(Body::from(format!(
+            "token={}&fence={}",
+            question.token, question.fence
+        )))
         .unwrap()
 }
 
@@ -104,6 +109,28 @@ async fn a_forged_form_is_refused() {
     assert_eq!(done.headers[header::LOCATION], "key?key=a&done=revoked");
     assert!(locks.get("a").await.unwrap().unwrap().revoked);
     guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_answer_is_about_the_holder_that_was_shown() {
+    let locks = memory().await;
+    let app: Router = router(locks.clone(), Access::manage());
+    for action in ["revoke", "force-release"] {
+        let shown = locks.acquire("a", LockOptions::new()).await.unwrap();
+        let mut late = question(&app, action, "a").await;
+        shown.release().await.unwrap();
+        let gone = send(&app, answer(action, "a", &late)).await;
+        assert_eq!(gone.headers[header::LOCATION], "key?key=a&done=not-held");
+        let other = locks.acquire("a", LockOptions::new()).await.unwrap();
+        let refused = send(&app, answer(action, "a", &late)).await;
+        assert_eq!(refused.status, StatusCode::CONFLICT, "{}", refused.body);
+        late.fence = other.fence_token().to_string();
+        let forged = send(&app, answer(action, "a", &late)).await;
+        assert_eq!(forged.status, StatusCode::FORBIDDEN, "{}", forged.body);
+        let row = locks.get("a").await.unwrap().unwrap();
+        assert!(row.is_held() && !row.revoked);
+        other.release().await.unwrap();
+    }
 }
 
 #[tokio::test]
@@ -184,6 +211,7 @@ async fn the_host_decides_who_manages() {
     let question = Question {
         cookie: asked.headers[header::SET_COOKIE].to_str().unwrap().to_owned(),
         token: between(&asked.body, "name=\"token\" value=\"", "\"").to_owned(),
+        fence: between(&asked.body, "name=\"fence\" value=\"", "\"").to_owned(),
     };
     let without = answer("force-release", "a", &question);
     assert_eq!(send(&app, without).await.status, StatusCode::FORBIDDEN);

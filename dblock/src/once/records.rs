@@ -13,9 +13,7 @@ use crate::error::{LockError, RunError};
 use crate::key::Key;
 use crate::manager::LockManager;
 use crate::options::LockOptions;
-use crate::store::record::{
-    Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite,
-};
+use crate::store::record::{Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordWrite};
 use crate::store::{Store, StoreError, StoreErrorKind, record};
 
 /// How long the store may take for one call about a record.
@@ -38,8 +36,6 @@ pub enum Resolution {
     /// It had its effect, and its record has a wrong result. From [`Resolution::correction`].
     #[non_exhaustive]
     Corrected {
-        /// The record with the wrong result.
-        shown: RecordVersion,
         /// Its result as JSON.
         json: String,
         /// For how long that is remembered.
@@ -59,8 +55,7 @@ impl Resolution {
     }
 
     /// The result of a run that succeeded is `value`, and not what its record says. For a result that was
-    /// given by hand and is wrong, or that no longer decodes. Whoever decides must have seen the old one:
-    /// `shown` is its record, and a record that has changed since stays as it is.
+    /// given by hand and is wrong, or that no longer decodes.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -74,25 +69,16 @@ impl Resolution {
     /// locks.run_once("pay:42", options(), pay).await?;
     /// let shown = locks.record::<serde_json::Value>("pay:42").await?.expect("it ran");
     /// println!("the result is {:?}", shown.result);
-    /// let correction = Resolution::correction(&shown.record, &8_u64, day)?;
-    /// assert!(locks.resolve("pay:42", correction).await?);
+    /// assert!(locks.resolve(&shown.record, Resolution::correction(&8_u64, day)?).await?);
     /// assert_eq!(locks.run_once("pay:42", options(), pay).await?, Once::Replayed(8));
     /// # Ok::<_, LockError>(()) }).unwrap();
     /// ```
     ///
     /// # Errors
-    /// As [`succeeded`](Self::succeeded), and [`LockError::Invalid`] for a record that did not succeed.
-    pub fn correction(shown: &Record, value: &impl Serialize, remember: Duration) -> Result<Self, LockError> {
-        if shown.state != RecordState::Succeeded {
-            let message = "only the result of a run that succeeded can be corrected; decide about another one by \
-                           `Resolution::succeeded`";
-            return Err(LockError::invalid(message));
-        }
-        Ok(Self::Corrected {
-            shown: shown.version(),
-            json: encoded(value, remember)?,
-            remember,
-        })
+    /// As [`succeeded`](Self::succeeded).
+    pub fn correction(value: &impl Serialize, remember: Duration) -> Result<Self, LockError> {
+        let json = encoded(value, remember)?;
+        Ok(Self::Corrected { json, remember })
     }
 }
 
@@ -194,40 +180,41 @@ impl LockManager {
     }
 
     /// Deletes the record of a run that succeeded or failed, so that the next call runs it again as its first
-    /// attempt. Returns whether there was one.
+    /// attempt. `shown` is the record that the decision is about, from [`record`](Self::record) or
+    /// [`records`](Self::records). A record that has changed since stays as it is: perhaps the run has
+    /// succeeded meanwhile. Returns whether the record was deleted.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] for a bad key, and for a record that is processing: [`resolve`](Self::resolve)
-    /// decides about those. [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`]
-    /// after [`shutdown`](Self::shutdown).
+    /// [`LockError::Invalid`] for a record that is processing: [`resolve`](Self::resolve) decides about those.
+    /// [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
+    /// [`shutdown`](Self::shutdown).
     ///
     /// # Cancel safety
     /// Dropping the future does not undo the call: it may still be carried out.
-    pub async fn forget(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
-        let key = self.key(key.as_ref())?;
-        let Some(record) = self.look_at_record(&key).await? else {
-            return Ok(false);
-        };
-        if record.state == RecordState::Processing {
+    pub async fn forget(&self, shown: &Record) -> Result<bool, LockError> {
+        let key = self.key(shown.key.as_str())?;
+        if shown.state == RecordState::Processing {
             return Err(LockError::invalid(format!(
                 "the run {:?} is processing, or crashed: it cannot be forgotten; wait for its end, or decide about it \
                  with `LockManager::resolve`",
                 key.typed()
             )));
         }
-        tracing::warn!(key = %key.typed(), state = record.state.as_str(), "forgetting a run");
-        let delete = RecordWrite::new(key, RecordChange::Delete(record.version()));
+        tracing::warn!(key = %key.typed(), state = shown.state.as_str(), "forgetting a run");
+        let delete = RecordWrite::new(key, RecordChange::Delete(shown.version()));
         self.in_time(self.write_record(Turn::Records, delete)).await
     }
 
     /// Decides about a run that is in doubt, or that has failed. It takes the lock of the key, so no attempt
-    /// is running meanwhile. Returns whether there was such a record. A record that succeeded stays as it is,
-    /// except that a [`correction`](Resolution::correction) gives it another result.
+    /// is running meanwhile. `shown` is the record that the decision is about, from [`record`](Self::record)
+    /// or [`records`](Self::records). A record that has changed since stays as it is: the decision was about
+    /// another attempt. Returns whether the record was changed. A run that succeeded needs a
+    /// [`correction`](Resolution::correction); the other resolutions leave its record as it is.
     ///
     /// # Errors
-    /// [`LockError::Busy`] while an attempt is running, [`LockError::Invalid`] for a bad key,
-    /// [`LockError::Store`] when the store could not be asked, [`LockError::Lost`] when the lease ended
-    /// before anything was decided, [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
+    /// [`LockError::Busy`] while an attempt is running, [`LockError::Invalid`] for a correction of a run that
+    /// did not succeed, [`LockError::Store`] when the store could not be asked, [`LockError::Lost`] when the
+    /// lease ended before anything was decided, [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
     ///
     /// # Cancel safety
     /// Dropping the future does not undo the call: it may still be carried out.
@@ -236,18 +223,30 @@ impl LockManager {
     /// # async fn decide(locks: &dblock::LockManager) -> Result<(), dblock::LockError> {
     /// use dblock::{Resolution, store::{RecordFilter, RunState}};
     ///
+    /// # let was_cancelled = |_: &str| true;
     /// for record in locks.records(RecordFilter::new().run_state(RunState::Crashed)).await? {
     ///     println!("{} was begun by {}", record.key, record.holder);
+    ///     // The provider has cancelled the payment.
+    ///     if was_cancelled(record.key.as_str()) {
+    ///         locks.resolve(&record, Resolution::RunAgain).await?;
+    ///     }
     /// }
-    /// // The provider says that it has never heard of this payment.
-    /// locks.resolve("pay:42", Resolution::RunAgain).await?;
     /// # Ok(()) }
     /// ```
-    pub async fn resolve(&self, key: impl AsRef<str>, resolution: Resolution) -> Result<bool, LockError> {
-        let text = key.as_ref();
-        let key = self.key(text)?;
-        let hold = self.hold(text, &LockOptions::new()).await?;
-        let resolved = self.resolve_inside(&key, hold.lease(), resolution).await;
+    pub async fn resolve(&self, shown: &Record, resolution: Resolution) -> Result<bool, LockError> {
+        let has_succeeded = shown.state == RecordState::Succeeded;
+        match resolution {
+            Resolution::Corrected { .. } if !has_succeeded => {
+                let message = "only the result of a run that succeeded can be corrected; decide about another one by \
+                               `Resolution::succeeded`";
+                return Err(LockError::invalid(message));
+            }
+            Resolution::RunAgain | Resolution::Succeeded { .. } if has_succeeded => return Ok(false),
+            _ => {}
+        }
+        let key = self.key(shown.key.as_str())?;
+        let hold = self.hold(shown.key.as_str(), &LockOptions::new()).await?;
+        let resolved = self.resolve_inside(&key, hold.lease(), shown, resolution).await;
         // A release that is not confirmed is in the log, and changes nothing about the record.
         let _ = body::leave(vec![hold], true).await;
         resolved
@@ -257,15 +256,16 @@ impl LockManager {
         &self,
         key: &Key,
         lease: &Lease,
+        shown: &Record,
         resolution: Resolution,
     ) -> Result<bool, LockError> {
         let found = self.look_at_record(key).await?;
         // After a pause that was longer than the lease, what was read may be the record of an attempt that
         // runs.
         lease.check()?;
-        let is_meant = |record: &Record| match &resolution {
-            Resolution::Corrected { shown, .. } => record.version() == *shown && !record.is_forgotten(),
-            Resolution::RunAgain | Resolution::Succeeded { .. } => record.state != RecordState::Succeeded,
+        let is_meant = |record: &Record| {
+            let is_forgotten = record.state == RecordState::Succeeded && record.is_forgotten();
+            record.version() == shown.version() && !is_forgotten
         };
         let Some(record) = found.filter(is_meant) else {
             return Ok(false);
@@ -288,7 +288,7 @@ impl LockManager {
                 RecordChange::Replace(expected, succeeded(expected.fence_token, json, remember))
             }
             // A token of its own tells it from the record that it corrects.
-            Resolution::Corrected { json, remember, .. } => {
+            Resolution::Corrected { json, remember } => {
                 let larger = expected.fence_token.saturating_add(1).max(lease.fence_token());
                 RecordChange::Replace(expected, succeeded(larger, json, remember))
             }

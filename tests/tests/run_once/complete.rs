@@ -6,7 +6,7 @@ use dblock_tests::backend::Place;
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
 
-use crate::{Effects, KEY, PayError, pay, reason, run, state};
+use crate::{Effects, KEY, PayError, pay, reason, record, run, state};
 
 on_every_store!(databases:
     the_commit_makes_work_record_and_release_stand,
@@ -173,7 +173,7 @@ async fn a_body_that_fails_after_the_commit_has_succeeded(backend: Backend) {
         run.leave_in_doubt();
         body(run).await
     };
-    locks.forget(KEY).await.unwrap();
+    assert!(locks.forget(&record(&locks).await).await.unwrap());
     let ran = locks.run_once(KEY, run(OnCrash::Stop), in_doubt).await.unwrap();
     assert_eq!(
         (ran, state(&locks).await),

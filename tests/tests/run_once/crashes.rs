@@ -3,7 +3,7 @@
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
-use dblock::store::RecordState;
+use dblock::store::{Record, RecordState};
 use dblock::{LockManager, LockOptions, OnCrash, OnLost, Once, Resolution, Run, RunError, RunOptions};
 use dblock_tests::{Backend, on_every_store};
 use futures_util::FutureExt;
@@ -18,6 +18,7 @@ on_every_store!(
     an_error_in_doubt_is_a_crash_where_it_must_not_run_again,
     a_crash_counts_as_an_attempt,
     a_run_in_doubt_says_who_and_waits_for_a_decision,
+    a_decision_about_what_has_changed_since_changes_nothing,
     a_decision_can_name_the_result,
     a_decision_with_a_wrong_result_can_be_corrected,
     a_decision_needs_the_lock,
@@ -136,7 +137,12 @@ async fn a_crash_counts_as_an_attempt(backend: Backend) {
         "{refused:?}"
     );
     assert_eq!(effects.count(), 0);
-    assert!(locks.resolve(KEY, Resolution::RunAgain).await.unwrap());
+    assert!(
+        locks
+            .resolve(&record(&locks).await, Resolution::RunAgain)
+            .await
+            .unwrap()
+    );
     assert_eq!(pay(&locks, twice(), &effects).await.unwrap(), Once::Ran(1));
     assert_eq!(state(&locks).await, (RecordState::Succeeded, 1));
 }
@@ -158,16 +164,68 @@ async fn a_run_in_doubt_says_who_and_waits_for_a_decision(backend: Backend) {
         };
         assert!(holder.ends_with(" shop::pay") && *since < LONG, "{in_doubt:?}");
     }
-    assert!(locks.forget(KEY).await.is_err(), "it may have had its effect");
-    assert!(locks.resolve(KEY, Resolution::RunAgain).await.unwrap());
+    assert!(
+        locks.forget(&record(&locks).await).await.is_err(),
+        "it may have had its effect"
+    );
+    assert!(
+        locks
+            .resolve(&record(&locks).await, Resolution::RunAgain)
+            .await
+            .unwrap()
+    );
     assert_eq!(
         pay(&locks, run(OnCrash::Stop), &effects).await.unwrap(),
         Once::Ran(1)
     );
     assert!(
-        !locks.resolve(KEY, Resolution::RunAgain).await.unwrap(),
+        !locks
+            .resolve(&record(&locks).await, Resolution::RunAgain)
+            .await
+            .unwrap(),
         "it has succeeded"
     );
+    assert_eq!(
+        pay(&locks, run(OnCrash::Stop), &effects).await.unwrap(),
+        Once::Replayed(1)
+    );
+}
+
+/// Decides when the lock of the attempt that crashed is free.
+async fn decided(locks: &LockManager, shown: &Record, resolution: Resolution) -> bool {
+    loop {
+        match locks.resolve(shown, resolution.clone()).await {
+            Err(error) if error.is_busy() => {}
+            resolved => return resolved.unwrap(),
+        }
+    }
+}
+
+/// Each of them was right when the record was shown.
+async fn a_decision_about_what_has_changed_since_changes_nothing(backend: Backend) {
+    let locks = backend.manager().await;
+    let effects = Effects::default();
+    decline(&locks, run(OnCrash::Stop)).await;
+    let failed = record(&locks).await;
+    let paid = Resolution::succeeded(&9_u32, LONG).unwrap();
+    // The next attempt begins and crashes: perhaps it was done.
+    crash(&locks, run(OnCrash::Stop)).await;
+    let in_doubt = record(&locks).await;
+    for resolution in [Resolution::RunAgain, paid] {
+        let resolved = decided(&locks, &failed, resolution).await;
+        assert!(!resolved, "it was about the attempt before");
+    }
+    assert!(!locks.forget(&failed).await.unwrap());
+    assert_eq!(record(&locks).await.version(), in_doubt.version());
+
+    // Another one decides, and it succeeds.
+    assert!(decided(&locks, &in_doubt, Resolution::RunAgain).await);
+    pay(&locks, run(OnCrash::Stop), &effects).await.unwrap();
+    assert!(
+        !locks.forget(&failed).await.unwrap(),
+        "it has succeeded meanwhile"
+    );
+    assert!(!decided(&locks, &in_doubt, Resolution::RunAgain).await);
     assert_eq!(
         pay(&locks, run(OnCrash::Stop), &effects).await.unwrap(),
         Once::Replayed(1)
@@ -179,11 +237,8 @@ async fn a_decision_can_name_the_result(backend: Backend) {
     let effects = Effects::default();
     crash(&locks, run(OnCrash::Stop)).await;
     let paid = Resolution::succeeded(&9_u32, LONG).unwrap();
-    while locks
-        .resolve(KEY, paid.clone())
-        .await
-        .is_err_and(|error| error.is_busy())
-    {}
+    let in_doubt = record(&locks).await;
+    assert!(decided(&locks, &in_doubt, paid).await);
     assert_eq!(
         pay(&locks, patient(OnCrash::Stop), &effects).await.unwrap(),
         Once::Replayed(9)
@@ -197,40 +252,31 @@ async fn a_decision_with_a_wrong_result_can_be_corrected(backend: Backend) {
     let locks = backend.manager().await;
     let effects = Effects::default();
     crash(&locks, run(OnCrash::Stop)).await;
-    let seen = async || {
-        let found = locks.record::<serde_json::Value>(KEY).await.unwrap();
-        found.unwrap().record
-    };
-    let in_doubt = seen().await;
-    let early = Resolution::correction(&in_doubt, &9_u32, LONG).unwrap_err();
+    let in_doubt = record(&locks).await;
+    let right = Resolution::correction(&9_u32, LONG).unwrap();
+    let early = locks.resolve(&in_doubt, right.clone()).await.unwrap_err();
     assert!(early.to_string().contains("Resolution::succeeded"), "{early}");
     let wrong = Resolution::succeeded(&"nine", LONG).unwrap();
-    while locks
-        .resolve(KEY, wrong.clone())
-        .await
-        .is_err_and(|error| error.is_busy())
-    {}
+    assert!(decided(&locks, &in_doubt, wrong.clone()).await);
     assert!(matches!(
         reason(pay(&locks, patient(OnCrash::Stop), &effects).await),
         RunError::Undecodable { .. }
     ));
+    let shown = record(&locks).await;
     assert!(
-        !locks.resolve(KEY, wrong).await.unwrap(),
-        "it needs the record that was shown"
+        !locks.resolve(&shown, wrong).await.unwrap(),
+        "it is no correction"
     );
-
-    let shown = seen().await;
-    let right = Resolution::correction(&shown, &9_u32, LONG).unwrap();
-    assert!(locks.resolve(KEY, right.clone()).await.unwrap());
+    assert!(locks.resolve(&shown, right.clone()).await.unwrap());
     assert!(
-        !locks.resolve(KEY, right).await.unwrap(),
+        !locks.resolve(&shown, right).await.unwrap(),
         "the record has changed since"
     );
     assert_eq!(
         pay(&locks, patient(OnCrash::Stop), &effects).await.unwrap(),
         Once::Replayed(9)
     );
-    let corrected = seen().await;
+    let corrected = record(&locks).await;
     assert_eq!(
         (corrected.state, corrected.attempts),
         (RecordState::Succeeded, shown.attempts)
@@ -241,7 +287,8 @@ async fn a_decision_with_a_wrong_result_can_be_corrected(backend: Backend) {
 async fn a_decision_needs_the_lock(backend: Backend) {
     let locks = backend.manager().await;
     let body = async |_| {
-        let busy = backend.manager().await.resolve(KEY, Resolution::RunAgain).await;
+        let other = backend.manager().await;
+        let busy = other.resolve(&record(&other).await, Resolution::RunAgain).await;
         assert!(busy.unwrap_err().is_busy());
         Ok::<_, PayError>(7_u32)
     };
@@ -272,7 +319,7 @@ async fn a_paused_attempt_neither_records_nor_overwrites(backend: Backend) {
         let record = record(&other).await;
         assert_eq!((record.state, record.attempts), (RecordState::Succeeded, 2));
         assert_eq!(record.result, Some(effects.count().to_string()));
-        assert!(other.forget(KEY).await.unwrap());
+        assert!(other.forget(&record).await.unwrap());
     }
 }
 
@@ -307,7 +354,12 @@ async fn a_forgotten_attempt_is_not_recorded(backend: Backend) {
     let (locks, other) = (backend.manager().await, Arc::new(backend.manager().await));
     let body = async |_| {
         backend.until(KEY, LONG, |row| row.now > row.expire_at).await;
-        assert!(other.resolve(KEY, Resolution::RunAgain).await.unwrap());
+        assert!(
+            other
+                .resolve(&record(&other).await, Resolution::RunAgain)
+                .await
+                .unwrap()
+        );
         Ok::<_, PayError>(7_u32)
     };
     let lost = locks

@@ -129,7 +129,7 @@ async fn a_beginning_that_nobody_enters_is_taken_back(backend: Backend) {
     let ran = pay(&other, patient(tick(OnCrash::Stop)), &effects).await;
     assert_eq!(ran.unwrap(), Once::Ran(1), "it was a tick");
     assert_eq!(state(&other).await, (RecordState::Succeeded, 1));
-    assert!(other.forget(KEY).await.unwrap());
+    assert!(other.forget(&record(&other).await).await.unwrap());
 
     // Its pause is over at once.
     decline(&other, run(OnCrash::Stop)).await;
@@ -143,7 +143,7 @@ async fn a_beginning_that_nobody_enters_is_taken_back(backend: Backend) {
     let ran = pay(&other, patient(run(OnCrash::Stop)), &effects).await;
     assert_eq!(ran.unwrap(), Once::Ran(2), "it came after a pause");
     assert_eq!(state(&other).await, (RecordState::Succeeded, 2));
-    assert!(other.forget(KEY).await.unwrap());
+    assert!(other.forget(&record(&other).await).await.unwrap());
 
     decline(&other, run(OnCrash::Stop)).await;
     let (store, locks) = Still::around(&backend, At::Begun).await;
@@ -184,7 +184,7 @@ async fn a_call_that_is_cut_under_an_outer_lock_can_be_repeated_there(backend: B
         });
         assert_eq!(all.await.unwrap().unwrap(), Once::Ran(1), "{at:?}");
         assert_eq!(state(&locks).await, (RecordState::Succeeded, 1));
-        assert!(locks.forget(KEY).await.unwrap());
+        assert!(locks.forget(&record(&locks).await).await.unwrap());
     }
 }
 

@@ -7,7 +7,7 @@ use dblock::store::{Capabilities, RecordFilter, RecordState, Store, StoreErrorKi
 use dblock::{LockError, LockManager, OnCrash, Once, RunOptions};
 use dblock_tests::{Backend, on_every_store};
 
-use crate::{Effects, KEY, PayError, decline, pay, run};
+use crate::{Effects, KEY, PayError, decline, pay, record, run};
 
 on_every_store!(
     records_are_listed_within_the_namespace,
@@ -38,9 +38,10 @@ async fn records_are_listed_within_the_namespace(backend: Backend) {
 async fn a_forgotten_run_runs_anew(backend: Backend) {
     let locks = backend.manager().await;
     let effects = Effects::default();
-    assert!(!locks.forget(KEY).await.unwrap());
     pay(&locks, run(OnCrash::Stop), &effects).await.unwrap();
-    assert!(locks.forget(KEY).await.unwrap());
+    let shown = record(&locks).await;
+    assert!(locks.forget(&shown).await.unwrap());
+    assert!(!locks.forget(&shown).await.unwrap());
     assert!(locks.record::<u32>(KEY).await.unwrap().is_none());
     assert_eq!(
         pay(&locks, run(OnCrash::Stop), &effects).await.unwrap(),
