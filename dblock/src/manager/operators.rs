@@ -139,8 +139,9 @@ impl LockManager {
         Ok(self.get(key).await?.is_some_and(|row| row.is_held()))
     }
 
-    /// Revokes a lock: its lease is no longer renewed, and its holder is told at the next renewal. The key is
-    /// free once the holder releases it or the lease ends. Returns whether the key was held.
+    /// Revokes a lock: its lease is no longer lengthened, and its holder is told at the next renewal. A lease
+    /// without renewals just ends. The key is free once the holder releases it or the lease ends. Returns
+    /// whether the key was held.
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
@@ -156,8 +157,9 @@ impl LockManager {
 
     /// Frees a lock at once, whoever holds it. Returns whether the key was held.
     ///
-    /// **Two owners can then hold the lock**: the former holder goes on until its next renewal. Its fence
-    /// token is smaller than the new owner's, so a resource that checks tokens refuses it.
+    /// **Two owners can then hold the lock**: the former holder goes on until its next renewal, or with
+    /// [`renew(false)`](crate::LockOptions::renew) until its lease ends. Its fence token is smaller than the
+    /// new owner's, so a resource that checks tokens refuses it.
     ///
     /// # Errors
     /// As [`revoke`](Self::revoke).

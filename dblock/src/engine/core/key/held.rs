@@ -18,8 +18,8 @@
 //! | `Lingering` | shutdown, when the row is busy for long enough by itself | – |
 //! | any but `Held` | the latest possible end in the store has passed | – |
 //!
-//! - `Held`: an owner holds the lock. This is the only state in which a hold is added. The row is renewed
-//!   unless it is revoked: then the lease stays `Held` until its deadline.
+//! - `Held`: an owner holds the lock. This is the only state in which a hold is added. The row is renewed.
+//!   Once it is revoked, renewals go on and do not lengthen the lease, which stays `Held` until its deadline.
 //! - `Lost`: the lease has ended before its holds did. Bodies are being stopped. A lost lease never becomes
 //!   `Held`.
 //! - `Lingering`: all holds have ended, and `hold_min` keeps the row busy. One request moves the row's end to

@@ -125,7 +125,9 @@ impl<C> Held<C> {
         }
         self.pause = FIRST_RETRY;
         if matches!(self.state, State::Held { .. }) {
-            self.current.move_deadline(self.grant.deadline(self.ttl), now);
+            if !self.current.is_revoked() {
+                self.current.move_deadline(self.grant.deadline(self.ttl), now);
+            }
             if self.row_is_behind() {
                 self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
             } else {

@@ -36,19 +36,19 @@ impl<C> Held<C> {
 
     /// When the lease is extended next: when less than two thirds of its ttl are confirmed. The time is moved
     /// earlier, onto a grid, so that leases of one ttl fall due together and are renewed by one statement.
+    ///
+    /// The store does not lengthen a revoked lease. It is asked as often, because its answer shows whether the
+    /// key was freed by force since.
     fn renew_at(&self) -> Option<Time> {
-        if !self.current.call.renew
-            || self.in_transaction
-            || self.current.is_revoked()
-            || flawed(Flaw::NothingIsRenewed)
-        {
+        if !self.current.call.renew || self.in_transaction || flawed(Flaw::NothingIsRenewed) {
             return None;
         }
-        let due = self
-            .grant
-            .confirmed_until(self.ttl)
-            .before(self.ttl * 2 / 3)
-            .as_nanos();
+        let until = if self.current.is_revoked() {
+            self.grant.since + self.ttl
+        } else {
+            self.grant.confirmed_until(self.ttl)
+        };
+        let due = until.before(self.ttl * 2 / 3).as_nanos();
         let grid = u64::try_from((self.ttl / 16).as_nanos())
             .unwrap_or(u64::MAX)
             .max(1);

@@ -122,6 +122,41 @@ fn a_lease_ends_before_the_store_s_and_stays_lost() {
 }
 
 #[test]
+fn a_revoked_lease_is_asked_for_and_not_lengthened() {
+    let mut a = Process::holding("a");
+    let body = a.ownership.clone().unwrap();
+    let deadline = body.deadline();
+    // The row's end stays where it was when the key was granted.
+    for left in [TTL * 2 / 3, TTL / 3] {
+        a.passes(TTL / 3);
+        assert!(matches!(a.sends().unwrap().action, Action::Extend(_)), "{left:?}");
+        let revoked = Outcome::Extended {
+            remaining: left,
+            revoked: true,
+            wanted: false,
+        };
+        assert!(a.answered(revoked).is_empty());
+        assert_eq!(a.sends(), None);
+        assert_eq!((body.deadline(), body.is_revoked()), (deadline, true));
+    }
+
+    let mut a = Process::holding("a");
+    let body = a.ownership.clone().unwrap();
+    a.passes(TTL / 3);
+    a.sends().unwrap();
+    let revoked = Outcome::Extended {
+        remaining: TTL * 2 / 3,
+        revoked: true,
+        wanted: false,
+    };
+    a.answered(revoked);
+    a.passes(TTL / 3);
+    a.sends().expect("the key may have been freed by force since");
+    a.answered(Outcome::Lost);
+    assert_eq!(body.ended(), Some(LostReason::Revoked));
+}
+
+#[test]
 fn the_row_is_busy_for_hold_min_before_the_call_returns() {
     let long = Call {
         hold_min: Some(60 * SECOND),
