@@ -196,10 +196,11 @@ pub(crate) async fn ask_letters(port: u16, letters: &str) -> std::io::Result<Str
 
 /// Runs a program that prepares a server's files, to its end.
 pub(crate) async fn prepare(mut command: Command) -> anyhow::Result<()> {
-    let output = command
-        .output()
-        .await
-        .with_context(|| format!("cannot run `{}`", shown(&command)))?;
+    let ended = timeout(START_LIMIT, command.kill_on_drop(true).output()).await;
+    let Ok(output) = ended else {
+        bail!("`{}` has not ended after {START_LIMIT:?}", shown(&command));
+    };
+    let output = output.with_context(|| format!("cannot run `{}`", shown(&command)))?;
     if !output.status.success() {
         let said = [output.stdout, output.stderr].concat();
         let said = String::from_utf8_lossy(&said);
@@ -303,6 +304,12 @@ mod tests {
         // Ready when the second start is under way; a failure lets the first one end.
         let probe = move |_| shell(format!("test -d {0} && sleep 0.1", taken.display()));
         sample(folder, server, probe)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_preparation_that_does_not_end_is_told() {
+        let error = prepare(shell("exec sleep 1000".to_owned())).await.unwrap_err();
+        assert!(error.to_string().contains("has not ended after 90s"), "{error}");
     }
 
     #[tokio::test]

@@ -159,7 +159,8 @@ impl Machine {
                 self.remedy(&wanted)
             );
         }
-        let _policy = Policy::forbid_services(&self.policy)?;
+        let policy = self.policy.clone();
+        let _policy = tokio::task::spawn_blocking(move || Policy::forbid_services(&policy)).await??;
         self.apt(&[&["install", "-y", "--no-install-recommends"], &*wanted].concat())
             .await?;
         Ok(left_out)
@@ -226,13 +227,27 @@ impl Machine {
     }
 }
 
+/// The file says that no package may start its services.
+const NO_SERVICES: &str = "#!/bin/sh\nexit 101\n";
+
 /// While it lives, packages do not start their services: the distribution's own servers would take the
 /// default ports and stay. A policy that exists already is the machine owner's and is left alone.
 #[derive(Debug)]
-struct Policy(Option<PathBuf>);
+struct Policy {
+    ours: Option<PathBuf>,
+    /// One installation at a time: the first to end would remove the policy of the others.
+    _turn: fs::File,
+}
 
 impl Policy {
+    /// Waits until no other process of ours installs.
     fn forbid_services(path: &Path) -> anyhow::Result<Self> {
+        let folder = path.parent().context("a policy is in a folder")?;
+        let turn = fs::File::open(folder).and_then(|folder| folder.lock().map(|()| folder));
+        let mut policy = Self {
+            ours: None,
+            _turn: turn.with_context(|| format!("cannot lock {}", folder.display()))?,
+        };
         let file = fs::OpenOptions::new()
             .write(true)
             .create_new(true)
@@ -240,20 +255,24 @@ impl Policy {
             .open(path);
         match file {
             Ok(mut file) => {
-                let policy = Self(Some(path.to_owned()));
-                file.write_all(b"#!/bin/sh\nexit 101\n")
+                policy.ours = Some(path.to_owned());
+                file.write_all(NO_SERVICES.as_bytes())
                     .with_context(|| format!("cannot write {}", path.display()))?;
-                Ok(policy)
             }
-            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(Self(None)),
-            Err(error) => Err(error).with_context(|| format!("cannot write {}", path.display())),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                // Left behind by a process of ours that was killed.
+                let left = fs::read_to_string(path).is_ok_and(|text| text == NO_SERVICES);
+                policy.ours = left.then(|| path.to_owned());
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot write {}", path.display())),
         }
+        Ok(policy)
     }
 }
 
 impl Drop for Policy {
     fn drop(&mut self) {
-        if let Some(path) = &self.0
+        if let Some(path) = &self.ours
             && let Err(error) = fs::remove_file(path)
         {
             eprintln!("cannot remove {}, please do: {error}", path.display());

@@ -82,15 +82,19 @@ impl Process {
 
     /// `kill -9`: nothing is written any more, nobody is told.
     pub fn kill(mut self) {
-        // The sessions of PostgreSQL are processes of their own, which would go on for a moment. Stopped, it
-        // starts no more of them.
+        self.kill_children();
+        let _ = self.child.start_kill();
+        self.ends_within(KILLED);
+    }
+
+    /// The sessions of PostgreSQL are processes of their own, which would go on for a moment.
+    fn kill_children(&self) {
+        // Stopped, it starts no more of them.
         let _ = self.send(Signal::STOP);
         for child in children(self.pid) {
             // It may have ended meanwhile.
             let _ = kill_process(child, Signal::KILL);
         }
-        let _ = self.child.start_kill();
-        self.ends_within(KILLED);
     }
 
     /// Sends `signal`, then waits for the end for so long as dropping would.
@@ -143,11 +147,14 @@ impl Drop for Process {
             Target::Process => kill_process(self.pid, self.stop.signal),
             Target::Group => kill_process_group(self.pid, self.stop.signal),
         };
+        // What is stopped does not end, and the sessions of PostgreSQL are not in its group.
+        let _ = self.send_to_all(Signal::CONT);
         if !self.ends_within(self.stop.grace) {
             eprintln!(
                 "process {} did not end within {:?}: killing it",
                 self.pid, self.stop.grace
             );
+            self.kill_children();
             let _ = kill_process_group(self.pid, Signal::KILL);
             let _ = self.child.start_kill();
             self.ends_within(KILLED);
@@ -198,7 +205,7 @@ mod tests {
     }
 
     /// Ends the shell of a script that has written its child's number into `ready`. The child ends too.
-    async fn assert_the_child_ends(script: &str, end: impl FnOnce(Process)) {
+    async fn assert_the_child_ends(script: &str, end: impl FnOnce(Process)) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
         let process = start(script, folder.path()).await;
         let shell = process.pid;
@@ -214,11 +221,26 @@ mod tests {
             assert!(Instant::now() < deadline, "the child {child} lives on");
             tokio::task::yield_now().await;
         }
+        folder
     }
 
     #[tokio::test]
     async fn a_dropped_process_ends_with_its_group() {
         assert_the_child_ends("sleep 100 & echo $! > child; mv child ready; wait", drop).await;
+    }
+
+    /// As when a test fails that has stopped a PostgreSQL.
+    #[tokio::test]
+    async fn a_dropped_process_ends_with_stopped_children_that_have_groups_of_their_own() {
+        let all_stopped = |process: Process| {
+            process.send_to_all(Signal::STOP).unwrap();
+            drop(process);
+        };
+        let tells = "trap 'touch told; kill $(cat ready); exit' TERM; setsid sleep 100 & echo $! > child; mv child ready; wait";
+        let folder = assert_the_child_ends(tells, all_stopped).await;
+        assert!(folder.path().join("told").exists(), "it ended in order");
+        let ignores = "trap '' TERM; setsid sleep 100 & echo $! > child; mv child ready; wait";
+        assert_the_child_ends(ignores, all_stopped).await;
     }
 
     /// As the sessions of PostgreSQL have.

@@ -170,7 +170,16 @@ fn a_policy_of_ours_is_removed_and_another_is_left_alone() {
     let policy = Policy::forbid_services(&path).unwrap();
     let answer = std::process::Command::new("sh").arg(&path).status().unwrap();
     assert_eq!(answer.code(), Some(101));
+    let other = fs::File::open(folder.path()).unwrap();
+    assert!(other.try_lock().is_err(), "one installation at a time");
     drop(policy);
+    other.try_lock().unwrap();
+    drop(other);
+    assert!(!path.exists());
+
+    // A process of ours was killed.
+    fs::write(&path, NO_SERVICES).unwrap();
+    drop(Policy::forbid_services(&path).unwrap());
     assert!(!path.exists());
 
     fs::write(&path, "theirs").unwrap();
