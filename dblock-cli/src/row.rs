@@ -97,9 +97,12 @@ fn seconds(micros: i64) -> f64 {
     micros.max(0) as f64 / 1e6
 }
 
+/// The end of the year 9999, in µs: RFC 3339 has no later moment.
+const LATEST: i64 = 253_402_300_799_999_999;
+
 /// µs since the epoch in RFC 3339.
 pub(crate) fn time(micros: i64) -> String {
-    let since = Duration::from_micros(micros.try_into().unwrap_or(0));
+    let since = Duration::from_micros(micros.min(LATEST).try_into().unwrap_or(0));
     let at = SystemTime::UNIX_EPOCH.checked_add(since);
     humantime::format_rfc3339_micros(at.unwrap_or(SystemTime::UNIX_EPOCH)).to_string()
 }
@@ -125,6 +128,8 @@ mod tests {
             (Some(3.0), Some(1.5))
         );
         assert_eq!(shown.expires_at, "1970-01-01T00:00:06.500000Z");
+        row.expire_at = i64::MAX;
+        assert_eq!(Row::from(row.clone()).expires_at, "9999-12-31T23:59:59.999999Z");
         row.expire_at = 5_000_000;
         let shown = Row::from(row);
         assert_eq!(

@@ -36,7 +36,13 @@
     if (events || paused || document.hidden) return;
     events = new EventSource(part.dataset.events);
     events.addEventListener("open", () => say("Live"));
-    events.addEventListener("error", () => say("Not connected, trying again"));
+    events.addEventListener("error", () => {
+      say("Not connected, trying again");
+      // After an answer other than a stream, such as a proxy's 502, the browser does not try again.
+      if (events?.readyState !== EventSource.CLOSED) return;
+      close();
+      setTimeout(open, 5000);
+    });
     events.addEventListener("failure", (event) => say(`Not up to date: ${event.data}`));
     events.addEventListener("fragment", (event) => {
       say("Live");

@@ -29,9 +29,12 @@ pub(crate) fn length(micros: i64) -> String {
     humantime::format_duration(Duration::from_secs(seconds)).to_string()
 }
 
+/// The end of the year 9999, in µs: no later moment can be written.
+const LATEST: i64 = 253_402_300_799_999_999;
+
 /// A moment on the store's clock.
 pub(crate) fn moment(micros: i64) -> Markup {
-    let since = Duration::from_micros(micros.try_into().unwrap_or(0));
+    let since = Duration::from_micros(micros.min(LATEST).try_into().unwrap_or(0));
     let at = SystemTime::UNIX_EPOCH
         .checked_add(since)
         .unwrap_or(SystemTime::UNIX_EPOCH);
@@ -73,5 +76,6 @@ mod tests {
             moment(1_763_800_000_123_456).into_string(),
             "<time datetime=\"2025-11-22T08:26:40.123Z\">2025-11-22 08:26:40 UTC</time>"
         );
+        assert_eq!(moment(LATEST).into_string(), moment(i64::MAX).into_string());
     }
 }

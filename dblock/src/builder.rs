@@ -168,6 +168,7 @@ impl LockManagerBuilder {
         let table = self.check()?;
         LockManager::start(
             self.source.open(table, self.idle_limit, self.any_server)?,
+            self.table,
             self.namespace,
             self.engine,
         )

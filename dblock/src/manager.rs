@@ -46,6 +46,7 @@ struct Shared {
     /// The engine's, which ends with the engine.
     store: Weak<dyn Store>,
     capabilities: Capabilities,
+    table: String,
     namespace: Option<String>,
     /// Host and process.
     process: Arc<str>,
@@ -58,6 +59,7 @@ impl LockManager {
     /// Starts the engine. The builder checks the database.
     pub(crate) fn start(
         store: Arc<dyn Store>,
+        table: String,
         namespace: Option<String>,
         settings: Settings,
     ) -> Result<Self, LockError> {
@@ -74,6 +76,7 @@ impl LockManager {
                 engine,
                 store: weak,
                 capabilities,
+                table,
                 namespace,
                 process: process.into(),
                 health,
@@ -239,6 +242,12 @@ impl LockManager {
     /// a manager do not have it, nor do those that it returns.
     pub fn namespace(&self) -> Option<&str> {
         self.shared.namespace.as_deref()
+    }
+
+    /// The name of the lock table, as [`LockManagerBuilder::table`] was given it. A store without tables leaves
+    /// it unused.
+    pub fn table(&self) -> &str {
+        &self.shared.table
     }
 
     /// The state of the manager, read from memory. It asks the store nothing, so it is cheap.

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::Request;
+use axum::extract::{Request, State};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, StatusCode, header};
-use axum::middleware::{Next, from_fn};
+use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse as _, Response};
 use dblock_web::Access;
 use serde_json::json;
@@ -30,10 +31,9 @@ pub(crate) async fn serve(store: &StoreArguments, arguments: &ServeArguments) ->
     let locks = during("connecting to the database", manager(store, Missing::IsAnError)).await?;
     let listener = TcpListener::bind(&*addresses).await.map_err(failed)?;
     let url = format!("http://{}/", listener.local_addr().map_err(failed)?);
-    let mut app: Router = dblock_web::router(locks, access);
-    if is_local {
-        app = app.layer(from_fn(by_this_host_only));
-    }
+    let named: Arc<str> = listen.rsplit_once(':').map_or("", |(host, _)| host).into();
+    let app: Router =
+        dblock_web::router(locks, access).layer(from_fn_with_state(named, by_its_own_name_only));
     if store.json {
         output::json(&json!({"url": url}))?;
     } else {
@@ -80,23 +80,24 @@ fn access(arguments: &ServeArguments, is_local: bool) -> Result<Access, Failure>
 }
 
 /// A page elsewhere may have a name that leads to this host (DNS rebinding). A browser then takes our page
-/// for one of that site, whose scripts may read it. So the page is only for those who ask by an address, or
-/// for `localhost`.
-async fn by_this_host_only(request: Request, next: Next) -> Response {
-    if names_this_host(request.headers()) {
+/// for one of that site, whose scripts may read it and press its buttons. So the page is only for those who
+/// ask by an address, for `localhost`, or by the name in `--listen`.
+async fn by_its_own_name_only(State(named): State<Arc<str>>, request: Request, next: Next) -> Response {
+    if names_this_host(request.headers(), &named) {
         return next.run(request).await;
     }
-    let message = "ask for this page by the address that `dblock serve` has named\n";
+    let message = "ask for this page by the address that `dblock serve` has named; to use a name, give it by --listen\n";
     (StatusCode::FORBIDDEN, message).into_response()
 }
 
-fn names_this_host(headers: &HeaderMap) -> bool {
+fn names_this_host(headers: &HeaderMap, named: &str) -> bool {
     let asked = headers.get(header::HOST).and_then(|host| host.to_str().ok());
     let Some(Ok(asked)) = asked.map(str::parse::<Authority>) else {
         return false;
     };
     let host = asked.host().trim_start_matches('[').trim_end_matches(']');
-    host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok()
+    let is_ours = |name: &str| host.eq_ignore_ascii_case(name);
+    is_ours("localhost") || is_ours(named) || host.parse::<IpAddr>().is_ok()
 }
 
 #[cfg(test)]
@@ -107,6 +108,8 @@ mod tests {
     fn a_name_that_leads_here_is_not_enough() {
         for (host, ours) in [
             ("127.0.0.1:7575", true),
+            ("10.0.0.5:7575", true),
+            ("Locks.example:7575", true),
             ("localhost:7575", true),
             ("LocalHost", true),
             ("[::1]:7575", true),
@@ -116,8 +119,8 @@ mod tests {
             ("", false),
         ] {
             let headers = HeaderMap::from_iter([(header::HOST, host.parse().unwrap())]);
-            assert_eq!(names_this_host(&headers), ours, "{host}");
+            assert_eq!(names_this_host(&headers, "locks.example"), ours, "{host}");
         }
-        assert!(!names_this_host(&HeaderMap::new()));
+        assert!(!names_this_host(&HeaderMap::new(), ""));
     }
 }

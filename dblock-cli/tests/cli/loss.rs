@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dblock_tests::proxy::{Proxy, Traffic};
 use dblock_tests::{Backend, on_every_store};
+use tokio::process::Command;
 
 use crate::program::{Script, bare, is_alive};
 
@@ -15,7 +16,10 @@ on_every_store!(databases:
     a_lock_freed_by_force_is_told_when_the_command_ends_first,
     max_hold_ends_the_command,
 );
-on_every_store!(servers: without_the_database_the_command_ends_before_the_lease);
+on_every_store!(servers:
+    without_the_database_the_command_ends_before_the_lease,
+    a_stop_and_a_release_that_is_not_confirmed_are_both_told,
+);
 
 /// Says on TERM what it got, and ends well.
 const ENDS_ON_TERM: &str = "trap 'touch told; exit 0' TERM; touch ready; while :; do sleep 0.02; done";
@@ -117,8 +121,8 @@ async fn without_the_database_the_command_ends_before_the_lease(backend: Backend
     panic!("killed after the lease, or without a TERM, five times");
 }
 
-/// Whether the command was told by TERM, and all of its processes ended before the lease did.
-async fn ends_before_the_lease(backend: &Backend) -> bool {
+/// `dblock` with a proxy before the database.
+fn behind_a_proxy(backend: &Backend) -> (Proxy, Command) {
     let url = backend.url().unwrap();
     let (before, place) = url.rsplit_once('@').unwrap();
     let (address, name) = place.split_once('/').unwrap();
@@ -126,6 +130,37 @@ async fn ends_before_the_lease(backend: &Backend) -> bool {
     let mut command = bare();
     command.env("DATABASE_URL", format!("{before}@{}/{name}", proxy.address()));
     command.args(["--table", &backend.table]);
+    (proxy, command)
+}
+
+async fn a_stop_and_a_release_that_is_not_confirmed_are_both_told(backend: Backend) {
+    let ends = "trap 'touch told; while ! [ -e go ]; do sleep 0.02; done; exit 0' TERM; touch ready; \
+                while :; do sleep 0.02; done";
+    let (proxy, command) = behind_a_proxy(&backend);
+    let mut run = Script::start_by(command, &["--ttl", "15s", "--json"], ends);
+    run.file("ready").await;
+    assert!(backend.manager().await.revoke("a").await.unwrap());
+    run.file("told").await;
+    proxy.set(Traffic::BlackHole);
+    std::fs::write(run.path("go"), "").unwrap();
+    let told = run.ended().await;
+    let report = told.err_json();
+    let message = report["message"].as_str().unwrap();
+    assert!(
+        message.contains("the command was stopped")
+            && message.contains("the lock is free when its lease has ended"),
+        "{told:?}"
+    );
+    assert_eq!(
+        (told.code, &report["outcome"]),
+        (Some(76), &"stopped".into()),
+        "{told:?}"
+    );
+}
+
+/// Whether the command was told by TERM, and all of its processes ended before the lease did.
+async fn ends_before_the_lease(backend: &Backend) -> bool {
+    let (proxy, command) = behind_a_proxy(backend);
     let mut run = Script::start_by(command, &["--ttl", "3s", "--grace", "500ms"], IGNORES);
     run.file("ready").await;
     let processes = [run.process("id").await];

@@ -1,6 +1,9 @@
 //! `dblock run --once`
 
+use std::time::Duration;
+
 use dblock::store::RecordState;
+use dblock::{LockError, OnCrash, RunOptions};
 use dblock_tests::{Backend, on_every_store};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -15,9 +18,24 @@ on_every_store!(databases:
     what_has_failed_is_run_again,
     after_an_interruption_somebody_decides,
     whatever_result_somebody_records_is_a_success,
+    a_result_that_was_not_kept_is_a_success,
     a_signal_before_the_command_starts_leaves_no_doubt,
     of_two_at_once_one_runs,
 );
+
+/// A service has done the work, and its result was too large.
+async fn a_result_that_was_not_kept_is_a_success(backend: Backend) {
+    let runs = Runs::new(&backend);
+    let options = RunOptions::new(Duration::from_hours(1), OnCrash::Stop).max_result(1);
+    let locks = backend.manager().await;
+    let paid = locks.run_once("pay:1", options, async |_| {
+        Ok::<_, LockError>("receipt 7".to_owned())
+    });
+    paid.await.unwrap();
+    let told = runs.run(&STOP, "true").await;
+    assert_eq!((told.code, runs.count()), (Some(0), 0), "{told:?}");
+    assert!(told.err.contains("has succeeded before"), "{told:?}");
+}
 
 /// A run that writes a line into a file each time.
 struct Runs {

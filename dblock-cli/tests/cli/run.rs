@@ -1,9 +1,11 @@
 //! A command under a lock.
 
+use std::path::Path;
+
 use dblock_tests::{Backend, on_every_store};
 use tokio::process::Command;
 
-use crate::program::{Said, Script, dblock, ended, is_alive, said};
+use crate::program::{Said, Script, dblock, ended, is_alive, said, until};
 
 on_every_store!(databases:
     the_command_has_its_arguments_and_the_lock_in_its_environment,
@@ -14,6 +16,7 @@ on_every_store!(databases:
     hold_min_keeps_the_lock_no_longer_than_it_says,
     no_process_of_the_command_outlives_the_lock,
 );
+on_every_store!(sqlite: what_the_command_leaves_behind_is_reaped_while_it_runs);
 
 fn run(backend: &Backend, options: &[&str], command: &[&str]) -> Command {
     let mut run = dblock(backend);
@@ -22,6 +25,20 @@ fn run(backend: &Backend, options: &[&str], command: &[&str]) -> Command {
         .arg("--")
         .args(command);
     run
+}
+
+/// Each would be a zombie: a server that runs for days would use up its processes.
+async fn what_the_command_leaves_behind_is_reaped_while_it_runs(backend: Backend) {
+    // An orphan of the group, and one that has left it.
+    let orphans = "(sh -c 'echo $$ >> ids' &); (setsid sh -c 'echo $$ >> ids' &)";
+    let waits = format!("{orphans}; {orphans}; while ! [ -e go ]; do sleep 0.02; done");
+    let mut run = Script::start(&backend, &[], &waits);
+    let ids = || std::fs::read_to_string(run.path("ids")).unwrap_or_default();
+    until("they have run", || ids().lines().count() == 4).await;
+    let is_gone = |id: &str| !Path::new("/proc").join(id).exists();
+    until("none is left", || ids().lines().all(is_gone)).await;
+    std::fs::write(run.path("go"), "").unwrap();
+    assert_eq!(run.ended().await.code, Some(0));
 }
 
 async fn the_command_has_its_arguments_and_the_lock_in_its_environment(backend: Backend) {

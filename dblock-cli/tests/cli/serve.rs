@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::program::{dblock, said};
 
 on_every_store!(databases: the_page_is_served_to_this_host, other_hosts_need_a_word, a_port_in_use_is_told);
-on_every_store!(sqlite: a_host_may_be_given_by_its_name);
+on_every_store!(sqlite: a_host_may_be_given_by_its_name, a_page_for_other_hosts_is_not_for_other_sites);
 
 /// The page's answer to a request with that `Host`.
 async fn asked(address: &str, request: &str, host: &str) -> String {
@@ -53,6 +53,24 @@ async fn the_page_is_served_to_this_host(backend: Backend) {
     assert!(read_only.starts_with("HTTP/1.1 403 "), "{read_only}");
     child.kill().await.unwrap();
     guard.release().await.unwrap();
+}
+
+/// Other hosts reach it, and so does a browser that shows another site's page.
+async fn a_page_for_other_hosts_is_not_for_other_sites(backend: Backend) {
+    let mut child = dblock(&backend)
+        .args(["serve", "--listen", "0.0.0.0:0", "--access", "manage", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let told: Value = serde_json::from_str(&lines.next_line().await.unwrap().unwrap()).unwrap();
+    let address = told["url"].as_str().unwrap();
+    let address = address.trim_start_matches("http://").trim_end_matches('/');
+    let list = asked(address, "GET /list", address).await;
+    assert!(list.starts_with("HTTP/1.1 200 "), "{list}");
+    let rebound = asked(address, "GET /list", "evil.example").await;
+    assert!(rebound.starts_with("HTTP/1.1 403 "), "{rebound}");
+    child.kill().await.unwrap();
 }
 
 async fn a_host_may_be_given_by_its_name(backend: Backend) {

@@ -8,6 +8,7 @@ use axum::http::request::Parts;
 use axum::response::{AppendHeaders, IntoResponse as _, Response};
 use dblock::store::{RecordFilter, StoreErrorKind};
 use dblock::{LockError, LockRow};
+use dblock_core::printable::printable;
 use maud::{Markup, html};
 use serde::Deserialize;
 
@@ -92,7 +93,7 @@ async fn look(page: &Page, asked: &Asked) -> Result<(bool, Markup), LockError> {
 
 fn facts(row: &LockRow) -> Markup {
     let held = row.is_held();
-    let ago = |at: i64| html! { (moment(at)) ", " (length(row.now - at)) " ago" };
+    let ago = |at: i64| html! { (moment(at)) ", " (length(row.now.saturating_sub(at))) " ago" };
     let given = |at: i64| html! { @if at > 0 { (moment(at)) } };
     let facts: [(&str, Markup); 11] = [
         ("State", html! { span.state.(state(row)) { (state(row)) } }),
@@ -108,7 +109,7 @@ fn facts(row: &LockRow) -> Markup {
             } else {
                 "Lease ended, or would have"
             },
-            html! { (moment(row.expire_at)) @if held { ", in " (length(row.expire_at - row.now)) } },
+            html! { (moment(row.expire_at)) @if held { ", in " (length(row.expire_at.saturating_sub(row.now))) } },
         ),
         ("Holds", html! { @if held { (row.reentrant_count) } }),
         ("Waiting", waiting(row)),
@@ -142,7 +143,7 @@ async fn record(page: &Page, key: &str) -> Markup {
         Err(error) if is_without_records(&error) => html! {},
         Err(error) => {
             let failure = Failure::from(error);
-            html! { p role="alert" { "The record of its run cannot be read: " (failure.text()) } }
+            html! { p role="alert" { "The record of its run cannot be read: " (printable(failure.text())) } }
         }
     }
 }

@@ -200,8 +200,8 @@ fn line(row: &LockRow) -> Markup {
     let held = row.is_held();
     let values = [
         html! { span.state.(state(row)) { (state(row)) } },
-        html! { @if held { (length(row.now - row.acquired_at)) } },
-        html! { @if held { (length(row.expire_at - row.now)) } },
+        html! { @if held { (length(row.now.saturating_sub(row.acquired_at))) } },
+        html! { @if held { (length(row.expire_at.saturating_sub(row.now))) } },
         foreign(&row.holder),
         waiting(row),
         html! { (row.fence_token) },
@@ -231,7 +231,7 @@ pub(super) fn state(row: &LockRow) -> &'static str {
 pub(super) fn waiting(row: &LockRow) -> Markup {
     html! {
         @if let Some(next) = row.live_successor() {
-            (foreign(&next.holder)) " next, for " (length(row.now - next.since))
+            (foreign(&next.holder)) " next, for " (length(row.now.saturating_sub(next.since)))
         } @else if row.is_wanted() {
             "somebody"
         }

@@ -105,7 +105,7 @@ fn line(record: &Record) -> Markup {
     let key = record.key.as_str();
     let values = [
         state(record),
-        html! { (length(record.now - record.started_at)) " ago" },
+        html! { (length(record.now.saturating_sub(record.started_at))) " ago" },
         html! { (record.attempts) },
         foreign(&record.holder),
     ];
@@ -135,11 +135,14 @@ fn has_crashed(record: &Record) -> bool {
 
 /// What to do about a run that has crashed: the runbook in short. `key` is without the namespace.
 pub(super) fn runbook(page: &Page, key: &str, record: &Record) -> Markup {
-    let namespace = page.locks.namespace();
-    let namespace = namespace.map_or_else(String::new, |namespace| {
-        format!("--namespace {} ", quoted(namespace).trim_start_matches("-- "))
-    });
-    let resolve = |decision: &str| format!("dblock {namespace}records resolve {decision} {}", quoted(key));
+    let mut dblock = format!("dblock --table {}", page.locks.table());
+    if let Some(namespace) = page.locks.namespace() {
+        dblock = format!(
+            "{dblock} --namespace {}",
+            quoted(namespace).trim_start_matches("-- ")
+        );
+    }
+    let resolve = |decision: &str| format!("{dblock} records resolve {decision} {}", quoted(key));
     html! {
         @if has_crashed(record) {
             section.runbook {
@@ -157,7 +160,7 @@ pub(super) fn runbook(page: &Page, key: &str, record: &Record) -> Markup {
                     li {
                         "Decide. If it was not done and cannot happen any more: " code { (resolve("--run-again")) }
                         ". If it was done, with its result as JSON: " code { (resolve("--succeeded '…'")) }
-                        ". If nobody knows yet: nothing."
+                        ". If nobody knows yet: nothing. The commands need this service's database, by --url or DATABASE_URL."
                     }
                 }
             }

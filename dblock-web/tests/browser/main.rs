@@ -6,10 +6,15 @@ mod chromium;
 mod screenshots;
 
 use std::net::ToSocketAddrs as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use axum::response::Html;
+use axum::extract::Request;
+use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn};
+use axum::response::{Html, IntoResponse as _};
 use axum::routing::get;
 use chromium::Tab;
 use dblock::{LockManager, LockOptions};
@@ -172,6 +177,35 @@ async fn without_the_database_the_page_tells_its_age_and_asks_again() {
     tab.until_shown("asks again").await;
     proxy.set(Traffic::Flows);
     tab.until_shown("order:42").await;
+    guard.release().await.unwrap();
+    backend.clean_up().await;
+}
+
+/// As behind a proxy while the service starts again.
+#[tokio::test]
+async fn the_live_part_comes_back_after_an_answer_that_is_no_stream() {
+    let Some((mut tab, backend)) = tab_and_rows().await else {
+        return;
+    };
+    let is_up = Arc::new(AtomicBool::new(false));
+    let up = Arc::clone(&is_up);
+    let proxy = from_fn(move |request: Request, next: Next| {
+        let passes = up.load(Ordering::Relaxed) || !request.uri().path().ends_with("-events");
+        async move {
+            if passes {
+                return next.run(request).await;
+            }
+            StatusCode::BAD_GATEWAY.into_response()
+        }
+    });
+    let locks = backend.manager().await;
+    let app = router(locks.clone(), Access::read_only()).layer(proxy);
+    tab.visit(&format!("{}/list", serve(app).await)).await;
+    tab.until_shown("Not connected, trying again").await;
+    is_up.store(true, Ordering::Relaxed);
+    let guard = locks.acquire("order:42", LockOptions::new()).await.unwrap();
+    tab.until_shown("order:42").await;
+    tab.until_shown("Live").await;
     guard.release().await.unwrap();
     backend.clean_up().await;
 }

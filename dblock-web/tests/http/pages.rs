@@ -129,6 +129,7 @@ async fn each_page_says_which_database_it_shows() {
 #[tokio::test]
 async fn a_run_that_has_crashed_is_told_with_what_to_do() {
     let locks = LockManager::builder(dblock::store::MemoryStore::new())
+        .table("ops.locks")
         .namespace("shop")
         .build()
         .await
@@ -165,7 +166,7 @@ async fn a_run_that_has_crashed_is_told_with_what_to_do() {
     );
     let key = get(&app, "/key?key=pay+1").await.body;
     assert!(
-        key.contains("dblock --namespace shop records resolve --run-again -- 'pay 1'"),
+        key.contains("dblock --table ops.locks --namespace shop records resolve --run-again -- 'pay 1'"),
         "{key}"
     );
     assert!(!get(&app, "/key?key=pay:2").await.body.contains("What to do"));

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
+#[cfg(target_os = "linux")]
+use nix::sys::wait::{Id, waitid};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tokio::time::{Instant, sleep_until};
@@ -74,6 +76,21 @@ impl Group {
             WaitStatus::Stopped(_, signal) => Some(Change::Stopped(signal)),
             _ => None,
         })
+    }
+
+    /// Takes note of the end of those that were adopted: each would stay a zombie until this process ends. The
+    /// ends of the leader and of the watchdog are for others to see.
+    pub(super) fn reap_adopted(&self) {
+        #[cfg(target_os = "linux")]
+        {
+            let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+            let ours = [self.leader, self.watchdog.id()];
+            while let Some(ended) = waitid(Id::All, flags).ok().and_then(|ended| ended.pid())
+                && !ours.contains(&ended)
+            {
+                let _ = waitpid(ended, Some(WaitPidFlag::WNOHANG));
+            }
+        }
     }
 
     /// Waits for the end of a launcher that has not become the command. The signal that ended it, if one did.

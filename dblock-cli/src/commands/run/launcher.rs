@@ -13,6 +13,8 @@ use std::process::{Child, Command};
 
 use nix::unistd::{Pid, close};
 use rustix::io::{FdFlags, fcntl_setfd};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::unix::pipe::Receiver;
 
 use super::helper::helper;
 
@@ -71,11 +73,12 @@ impl Launcher {
     }
 
     /// Lets the command start.
-    pub(super) fn launch(mut self) -> io::Result<Launched> {
+    pub(super) async fn launch(mut self) -> io::Result<Launched> {
         // A launcher that was killed does not read.
         let _ = self.word.write_all(b"!");
         let mut answer = String::new();
-        self.answer.read_to_string(&mut answer)?;
+        let mut told = Receiver::from_owned_fd(self.answer.into())?;
+        told.read_to_string(&mut answer).await?;
         Ok(match answer.strip_prefix('!') {
             None => Launched::Ended,
             Some("") => Launched::Started,

@@ -10,7 +10,7 @@ use std::future::pending;
 use std::pin::pin;
 use std::time::{Duration, Instant};
 
-use dblock::{CurrentLock, LockError, LockManager, OnCrash, OnLost, Run, RunOptions};
+use dblock::{CurrentLock, LockError, LockManager, OnCrash, OnLost, Run, RunError, RunOptions};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -143,7 +143,14 @@ pub(super) async fn once(
             }
             return Ok(signals::code(signal));
         }
-        First::Done(Ok(_)) => return Ok(already_done(store, name)),
+        // A service's run may have had a result that was too large to be kept. A command needs none.
+        First::Done(
+            Ok(_)
+            | Err(Failed::Lock(LockError::Run {
+                reason: RunError::NotStored { .. },
+                ..
+            })),
+        ) => return Ok(already_done(store, name)),
         First::Done(Err(failed)) => return Err(failure(failed, arguments)),
         First::Entered(lock) => lock,
     };

@@ -65,11 +65,16 @@ impl Signals {
         self.next_that(|_| true).await
     }
 
-    /// A signal that ends the wait for a lock, if one has come already.
+    /// The next signal that ends the wait for a lock.
+    pub(super) async fn ending(&mut self) -> Signal {
+        self.next_that(|kind| ENDING.contains(&kind)).await
+    }
+
+    /// The same, if one has come already.
     pub(super) async fn come(&mut self) -> Option<Signal> {
         tokio::select! {
             biased;
-            signal = self.next_that(|kind| ENDING.contains(&kind)) => Some(signal),
+            signal = self.ending() => Some(signal),
             // Meanwhile the runtime looks at what has come.
             () = tokio::task::yield_now() => None,
         }

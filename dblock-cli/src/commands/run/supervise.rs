@@ -106,12 +106,17 @@ pub(super) async fn supervise(
                     kill_at = Some(last_moment(lock, grace));
                 }
             }
+            // During the grace, too: somebody else may have the lock.
+            _ = lock.lost(), if kill_at.is_some() => {
+                kill_at = None;
+                group.signal(Signal::SIGKILL);
+            }
             () = at(kill_at) => {
                 kill_at = None;
                 group.signal(Signal::SIGKILL);
             }
             signal = signals.next() => match signal {
-                Signal::SIGCHLD => {}
+                Signal::SIGCHLD => group.reap_adopted(),
                 Signal::SIGTSTP => suspend(&group),
                 Signal::SIGCONT => resume(&group, lock),
                 signal => group.signal(signal),
@@ -135,7 +140,7 @@ pub(super) async fn supervise(
 }
 
 /// Completes when the command must end.
-async fn must_stop(lock: &CurrentLock, grace: Duration) -> Why {
+pub(super) async fn must_stop(lock: &CurrentLock, grace: Duration) -> Why {
     tokio::select! {
         biased;
         lost = lock.lost() => Why::Lost(lost),

@@ -3,15 +3,17 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
+use std::pin::pin;
 use std::time::Duration;
 
 use dblock::{CurrentLock, LockError, LockOptions};
+use nix::sys::signal::Signal;
 use serde::Serialize;
 
 use super::group::Group;
 use super::launcher::Launched;
 use super::signals::Signals;
-use super::supervise::{Ended, supervise};
+use super::supervise::{Ended, must_stop, supervise};
 use crate::cli::{RunArguments, StoreArguments};
 use crate::duration::Wait;
 use crate::failure::{Code, Failure};
@@ -104,7 +106,24 @@ pub(super) async fn under(
     if let Some(signal) = signals.come().await {
         return Ok(Ended::NotStarted(signal));
     }
-    match launcher.launch().map_err(failed)? {
+    // This process may have stood still since it looked at the lease.
+    long_enough(lock, grace).await?;
+    let begun = {
+        let mut begins = pin!(launcher.launch());
+        // To execute a program may take long, such as one on a file system that does not answer.
+        loop {
+            tokio::select! {
+                biased;
+                begun = &mut begins => break begun.map_err(failed)?,
+                signal = signals.ending() => group.signal(signal),
+                _ = must_stop(lock, grace) => {
+                    group.signal(Signal::SIGKILL);
+                    break begins.await.map_err(failed)?;
+                }
+            }
+        }
+    };
+    match begun {
         Launched::Started => supervise(lock, group, grace, signals).await,
         Launched::Failed(error) => Err(failed(error)),
         Launched::Ended => match group.launcher_end().map_err(failed)? {
@@ -123,8 +142,9 @@ pub(super) fn report(
     waited: Duration,
     held: Duration,
 ) -> Result<Code, Failure> {
-    let message = ended.message();
-    let message = message.or_else(|| unconfirmed.map(|failure| with_options(failure.message(), store)));
+    let unconfirmed = unconfirmed.map(|failure| with_options(failure.message(), store));
+    let messages: Vec<_> = ended.message().into_iter().chain(unconfirmed).collect();
+    let message = (!messages.is_empty()).then(|| messages.join("; "));
     if store.json {
         let report = Report {
             key: lock.key(),

@@ -30,6 +30,11 @@ impl Watchdog {
         Ok(Self(child))
     }
 
+    #[cfg(target_os = "linux")]
+    pub(super) fn id(&self) -> Pid {
+        Pid::from_raw(self.0.id().cast_signed())
+    }
+
     /// From now on, the end of this process is the end of `group`.
     pub(super) fn watch(&mut self, group: Pid) -> io::Result<()> {
         let pipe = self.0.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
