@@ -1,7 +1,10 @@
 //! One call of a script: its keys and its arguments.
 
 use redis::aio::MultiplexedConnection;
-use redis::{Cmd, ErrorKind, RedisResult, Script, ServerErrorKind, ToRedisArgs, Value};
+use redis::{
+    Cmd, ErrorKind, FromRedisValue, RedisResult, Script, ServerErrorKind, ToRedisArgs, Value,
+    from_redis_value,
+};
 
 /// The words of a call, which can be sent more than once.
 pub(crate) struct Call<'a> {
@@ -73,10 +76,7 @@ impl<'a> Call<'a> {
     pub(crate) async fn send_asking(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
         // It must come directly after ASKING.
         self.script.load_async(connection).await?;
-        let mut both = redis::pipe();
-        both.cmd("ASKING").ignore().add_command(self.command());
-        let (answer,) = both.query_async(connection).await?;
-        Ok(answer)
+        asking(self.command(), connection).await
     }
 
     fn command(&self) -> Cmd {
@@ -92,4 +92,19 @@ impl<'a> Call<'a> {
             .arg(&self.arguments);
         command
     }
+}
+
+/// Sends a command about a key to a server to which the key's slot is being moved.
+pub(crate) async fn asking<T: FromRedisValue>(
+    command: Cmd,
+    connection: &mut MultiplexedConnection,
+) -> RedisResult<T> {
+    let mut both = redis::pipe();
+    both.cmd("ASKING").add_command(command);
+    // A pipeline's own error would not name the server that has the slot instead.
+    let mut last = Value::Nil;
+    for answer in connection.send_packed_commands(&both, 0, 2).await? {
+        last = answer.extract_error()?;
+    }
+    Ok(from_redis_value(last)?)
 }

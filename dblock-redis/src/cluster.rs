@@ -39,6 +39,22 @@ struct Map {
     closed: bool,
 }
 
+/// The server that a request is sent to.
+struct To {
+    address: String,
+    /// It is only getting the slot, and answers those who say so.
+    asking: bool,
+}
+
+impl To {
+    fn owner(address: String) -> Self {
+        Self {
+            address,
+            asking: false,
+        }
+    }
+}
+
 impl Cluster {
     pub(crate) fn new(login: Login, seeds: Vec<String>) -> Self {
         Self {
@@ -65,40 +81,49 @@ impl Cluster {
     /// Carries out a call once, on the server that has the slot of its keys.
     pub(crate) async fn run(&self, call: &Call<'_>) -> Result<Answer, StoreError> {
         let slot = slot(call.first_key());
-        let mut address = self.address_of(slot).await?;
+        let mut to = To::owner(self.address_of(slot).await?);
         for _ in 0..REDIRECTS {
-            let failed = match self.server(&address)?.run(call).await {
-                Err(failed) => failed,
-                answer => return answer,
+            let server = self.server(&to.address)?;
+            let answer = if to.asking {
+                server.run_asking(call).await
+            } else {
+                server.run(call).await
             };
-            match error::redirect(&failed) {
-                Some(Redirect::Moved(named)) => address = self.moved(&address, &named),
-                Some(Redirect::Ask(named)) if call.has_one_key() => {
-                    let address = login::named_by(&address, &named);
-                    return self.server(&address)?.run_asking(call).await;
-                }
-                Some(Redirect::Ask(_) | Redirect::Split) => return Err(failed),
-                None => return Err(self.explain(failed)),
-            }
+            let Err(failed) = answer else { return answer };
+            to = self.next(&to, failed, call.has_one_key())?;
         }
-        Err(StoreError::new(
-            StoreErrorKind::Unreachable,
-            format!("the servers of the Redis Cluster do not agree on who has slot {slot}"),
-        ))
+        Err(no_owner(slot))
     }
 
     /// Sends one command about a key.
     pub(crate) async fn ask<T: FromRedisValue>(&self, key: &str, command: &Cmd) -> Result<T, StoreError> {
-        let address = self.address_of(slot(key.as_bytes())).await?;
-        let failed = match self.server(&address)?.ask(command).await {
-            Err(failed) => failed,
-            answer => return answer,
-        };
-        let Some(Redirect::Moved(named)) = error::redirect(&failed) else {
-            return Err(self.explain(failed));
-        };
-        let asked = self.server(&self.moved(&address, &named))?.ask(command).await;
-        asked.map_err(|failed| self.explain(failed))
+        let slot = slot(key.as_bytes());
+        let mut to = To::owner(self.address_of(slot).await?);
+        for _ in 0..REDIRECTS {
+            let server = self.server(&to.address)?;
+            let answer = if to.asking {
+                server.ask_asking(command).await
+            } else {
+                server.ask(command).await
+            };
+            let Err(failed) = answer else { return answer };
+            to = self.next(&to, failed, true)?;
+        }
+        Err(no_owner(slot))
+    }
+
+    /// Where a request goes that the server `at` did not carry out. One about several keys does not go to a server
+    /// that has only some of them.
+    fn next(&self, at: &To, failed: StoreError, has_one_key: bool) -> Result<To, StoreError> {
+        match error::redirect(&failed) {
+            Some(Redirect::Moved(named)) => Ok(To::owner(self.moved(&at.address, &named))),
+            Some(Redirect::Ask(named)) if has_one_key => Ok(To {
+                address: login::named_by(&at.address, &named),
+                asking: true,
+            }),
+            Some(Redirect::Ask(_) | Redirect::Split) => Err(failed),
+            None => Err(self.explain(failed)),
+        }
     }
 
     /// The address of the server that the one at `address` has named instead of itself. That one knows the
@@ -243,6 +268,13 @@ impl Cluster {
     fn map(&self) -> MutexGuard<'_, Map> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn no_owner(slot: u16) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Unreachable,
+        format!("the servers of the Redis Cluster do not agree on who has slot {slot}"),
+    )
 }
 
 fn nobody(seeds: &[String]) -> StoreError {

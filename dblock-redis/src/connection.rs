@@ -16,7 +16,7 @@ use redis::{AsyncConnectionConfig, Client, RedisResult, Value};
 use tokio::time::{Instant, timeout};
 
 use crate::acknowledge::Acknowledgement;
-use crate::call::Call;
+use crate::call::{self, Call};
 use crate::sentinel::Sentinels;
 use crate::{error, server};
 
@@ -119,6 +119,16 @@ impl Server {
     pub(crate) async fn ask<T: redis::FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, StoreError> {
         let mut lent = self.take().await?;
         let answer = command.query_async(&mut lent.connection).await;
+        lent.finish(answer)
+    }
+
+    /// The same on a server of a cluster to which a slot is being moved.
+    pub(crate) async fn ask_asking<T: redis::FromRedisValue>(
+        &self,
+        command: &redis::Cmd,
+    ) -> Result<T, StoreError> {
+        let mut lent = self.take().await?;
+        let answer = call::asking(command.clone(), &mut lent.connection).await;
         lent.finish(answer)
     }
 

@@ -119,21 +119,25 @@ async fn a_slot_keeps_its_locks_while_it_is_moved_and_afterwards() {
         .rsplit_once(':')
         .unwrap()
         .1;
-    let (host, port) = servers[target].0.split_once(':').unwrap();
-    let moved = format!("MIGRATE {host} {port} {{dblock:0}}:lock:b 0 5000 AUTH {password}");
-    said::<String>(&mut servers[source].1, &moved).await;
+    let address = servers[target].0.clone();
+    let (host, port) = address.split_once(':').unwrap();
+    for key in ["lock:b", "shards"] {
+        let moved = format!("MIGRATE {host} {port} {{dblock:0}}:{key} 0 5000 AUTH {password}");
+        said::<String>(&mut servers[source].1, &moved).await;
+    }
 
+    // One that begins now must learn the number of shards.
+    let late = RedisStore::new(&format!("{}?shards=1", cluster.url())).unwrap();
+    let busy = one(&late, "a").await;
+    assert!(matches!(busy, Ok(Outcome::Busy(_))), "{busy:?}");
     let asked = ["a", "b", "new"].map(|key| acquire(key, Uuid::now_v7()));
     let answers = store.apply(&asked).await;
     assert!(matches!(answers[0], Ok(Outcome::Busy(_))), "{answers:?}");
     assert!(matches!(answers[1], Ok(Outcome::Busy(_))), "{answers:?}");
     assert!(matches!(answers[2], Ok(Outcome::Granted { .. })), "{answers:?}");
 
-    for key in ["{dblock:0}:lock:a", "{dblock:0}:shards"] {
-        let (host, port) = servers[target].0.split_once(':').unwrap();
-        let moved = format!("MIGRATE {host} {port} {key} 0 5000 AUTH {password}");
-        said::<String>(&mut servers[source].1, &moved).await;
-    }
+    let moved = format!("MIGRATE {host} {port} {{dblock:0}}:lock:a 0 5000 AUTH {password}");
+    said::<String>(&mut servers[source].1, &moved).await;
     for place in [target, source] {
         let done = format!("CLUSTER SETSLOT {slot} NODE {}", ids[target]);
         said::<String>(&mut servers[place].1, &done).await;
