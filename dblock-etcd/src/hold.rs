@@ -135,19 +135,27 @@ async fn lengthen(
     stored.arrive();
     let mut lease = stored.lease;
     let (wanted, sent_at) = (seconds(ask.ttl), Instant::now());
-    let left = if stored.row.revoked {
+    // A longer lease goes on until no more of it is left than is asked for.
+    let is_longer = ask.count > 0 && wanted < stored.row.ttl;
+    let rest = if stored.row.revoked || is_longer {
         left(client, lease).await?
-    } else if wanted > stored.row.ttl || ask.count == 0 && wanted < stored.row.ttl {
+    } else {
+        Some(0)
+    };
+    let Some(rest) = rest else { return Ok(None) };
+    let left = if stored.row.revoked || is_longer && rest >= wanted {
+        Some(rest)
+    } else if wanted == stored.row.ttl {
+        let is_there = keep_alive(client, lease).await?;
+        leases.renewed(request.lease_id, sent_at);
+        is_there.then_some(wanted)
+    } else {
         // A lease of etcd has its length for good, so the key moves to another one.
         lease = longer_lease(request.lease_id, wanted);
         leases.forget(request.lease_id);
         stored.row.ttl = wanted;
         let is_there = grant(client, lease, wanted).await? || keep_alive(client, lease).await?;
         is_there.then_some(wanted)
-    } else {
-        let is_there = keep_alive(client, lease).await?;
-        leases.renewed(request.lease_id, sent_at);
-        is_there.then_some(stored.row.ttl)
     };
     let changed = stored.row != before.row;
     Ok(left.map(|left| Lengthened {

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use dblock::store::{Acquire, Action, Outcome, Request, Store as _, StoreError, StoreErrorKind};
+use dblock::store::{Acquire, Action, Extend, Outcome, Request, Store as _, StoreError, StoreErrorKind};
 use dblock::{Key, LockError, LockManager, LockOptions, Severity};
 use dblock_etcd::EtcdStore;
 use dblock_etcd::etcd_client::{Client, Txn, TxnOp};
@@ -160,6 +160,39 @@ async fn a_restart_of_a_single_member_keeps_the_locks() {
     server.kill();
     server.restart().await.unwrap();
     assert_goes_on(std::slice::from_ref(&server), guard).await;
+}
+
+/// As after a local hand-over to a caller with a shorter ttl: if the process dies, the key is busy for the last
+/// ttl, and not for the first one.
+#[tokio::test]
+async fn a_lease_gets_shorter_when_its_longer_time_has_passed() {
+    let Some(server) = single().await else { return };
+    let store = store(std::slice::from_ref(&server));
+    let (first, second, slack) = (TTL, Duration::from_secs(2), Duration::from_secs(1));
+    let mut request = acquire("k");
+    let granted = one(&store, request.clone()).await;
+    assert!(matches!(granted, Ok(Outcome::Granted { .. })), "{granted:?}");
+    request.action = Action::Extend(Extend::new(1, second));
+    let began = Instant::now();
+    loop {
+        let extended = one(&store, request.clone()).await.unwrap();
+        let Outcome::Extended { remaining, .. } = extended else {
+            panic!("{extended:?}");
+        };
+        if remaining <= second {
+            break;
+        }
+        let until = began.elapsed() + remaining;
+        assert!(until <= first + slack, "it was renewed: {remaining:?}");
+        sleep(Duration::from_millis(200)).await;
+    }
+    assert!(began.elapsed() + second + slack >= first, "it was cut off");
+    request.action = Action::Release;
+    let released = one(&store, request).await.unwrap();
+    assert!(
+        matches!(released, Outcome::Released { freed: true, .. }),
+        "{released:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
