@@ -39,6 +39,12 @@ pub(crate) fn of_call(error: Error) -> StoreError {
             StoreErrorKind::Unreachable,
             "this member of etcd cannot be reached, or knows no leader",
         ),
+        // A token of etcd's kind `jwt` ends with each change of a user or a role. It is refused before anything is
+        // carried out, and a new connection logs in anew.
+        Code::InvalidArgument if text.contains("revision of auth store is old") => (
+            StoreErrorKind::Unreachable,
+            "the users or roles of etcd have changed since this connection logged in",
+        ),
         Code::InvalidArgument
         | Code::OutOfRange
         | Code::Unimplemented
@@ -76,4 +82,21 @@ pub(crate) fn is_no_lease(error: &Error) -> bool {
 /// The lease is there already.
 pub(crate) fn is_same_lease(error: &Error) -> bool {
     matches!(error, Error::GRpcStatus(status) if status.message().contains("lease already exists"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_login_that_has_become_old_is_worth_a_new_connection() {
+        let old = "etcdserver: revision of auth store is old";
+        let status = tonic::Status::invalid_argument(old);
+        assert_eq!(
+            of_call(Error::GRpcStatus(status)).kind(),
+            StoreErrorKind::Unreachable
+        );
+        let status = tonic::Status::invalid_argument("etcdserver: key is not provided");
+        assert_eq!(of_call(Error::GRpcStatus(status)).kind(), StoreErrorKind::Other);
+    }
 }
