@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Row as _};
 
+use super::session::IS_NODE;
 use super::{MySqlStore, migrate, sql};
 use crate::store::StoreError;
 use crate::store::diagnosis::{self, Asked, Finding, SAMPLES, Severity};
@@ -12,7 +13,7 @@ use crate::store::diagnosis::{self, Asked, Finding, SAMPLES, Severity};
 /// The server's variables that matter. It leaves out those that it does not have.
 const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', \
     'innodb_read_only', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'innodb_doublewrite', \
-    'transaction_isolation', 'tx_isolation', 'version', 'wsrep_on')";
+    'transaction_isolation', 'tx_isolation', 'version')";
 
 type Variables = HashMap<String, String>;
 
@@ -46,7 +47,7 @@ async fn look(
     on: &mut MySqlConnection,
     has_tables: bool,
 ) -> Result<(Variables, Vec<Finding>), StoreError> {
-    let rows = rows(store, on, VARIABLES.to_owned()).await?;
+    let rows = rows(store, on, format!("{VARIABLES};{IS_NODE}")).await?;
     let pair = |row: &MySqlRow| Ok((row.try_get::<String, _>(0)?.to_ascii_lowercase(), row.try_get(1)?));
     let variables: Result<Variables, sqlx::Error> = rows.iter().map(pair).collect();
     let variables = variables.map_err(|error| store.failed(error))?;

@@ -1,7 +1,7 @@
 //! Connections of the store.
 
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
-use sqlx::{ConnectOptions as _, Connection as _, Row as _};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Row as _};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 
@@ -36,8 +36,7 @@ use crate::store::{StoreError, StoreErrorKind};
 /// Other settings were set to their extremes, one by one, without an effect on any answer.
 ///
 /// The last statement asks whether the server knows `SET STATEMENT`, as MariaDB does, and whether `SYSDATE`
-/// is the current time: a server option can make it the start of the statement. And whether the server is a
-/// node of Galera; not each MariaDB has a variable for that.
+/// is the current time: a server option can make it the start of the statement.
 const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE;\
     SET completion_type = 0, autocommit = 1, innodb_lock_wait_timeout = 1, lock_wait_timeout = 1, wait_timeout = 30, \
     sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', time_zone = '+00:00', \
@@ -46,8 +45,11 @@ const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, 
     /*M!100300 idle_transaction_timeout = 5, idle_write_transaction_timeout = 0, idle_readonly_transaction_timeout = 0, \
     max_session_mem_used = 9223372036854775807, max_statement_time = 0, in_predicate_conversion_threshold = 0, */ \
     /*!80000 max_execution_time = 0, range_optimizer_max_mem_size = 0, */ NAMES utf8mb4;\
-    SELECT 0 /*M!100300 OR (SLEEP(0.001) = 0 AND SYSDATE(6) > NOW(6)) */, 0 /*M!100300 + (SELECT COUNT(*) FROM \
-    information_schema.GLOBAL_VARIABLES WHERE VARIABLE_NAME = 'WSREP_ON' AND VARIABLE_VALUE = 'ON') */";
+    SELECT 0 /*M!100300 OR (SLEEP(0.001) = 0 AND SYSDATE(6) > NOW(6)) */";
+
+/// Whether the server is a node of Galera. MariaDB, Percona's cluster and Codership's MySQL have this variable.
+/// It is not asked for in a comment for one of them: the others would skip that.
+pub(super) const IS_NODE: &str = "SHOW VARIABLES LIKE 'wsrep_on'";
 
 /// The server's description of itself.
 const ABOUT: &str = "SELECT CONCAT(VERSION(), ' ', @@version_comment)";
@@ -57,7 +59,7 @@ const LOCK_NOTHING: [&str; 2] = ["TiDB", "Dolt"];
 
 /// Shows whether the server takes writes: its settings, and what it says of itself as a node of Galera.
 /// MariaDB without Galera is never ready, either.
-const TAKES_WRITES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_read_only', 'wsrep_on');\
+const TAKES_WRITES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_read_only');\
     SHOW GLOBAL STATUS LIKE 'wsrep_ready'";
 
 /// Waits until a node of Galera has all that was committed on any node until now, and only here: a read that
@@ -80,12 +82,8 @@ impl Described {
         self.0.get(name).is_some_and(|value| value == "ON")
     }
 
-    fn is_node(&self) -> bool {
-        self.is_on("wsrep_on")
-    }
-
-    fn takes_writes(&self) -> bool {
-        let left_out = self.is_node() && !self.is_on("wsrep_ready");
+    fn takes_writes(&self, is_node: bool) -> bool {
+        let left_out = is_node && !self.is_on("wsrep_ready");
         !(left_out || self.is_on("read_only") || self.is_on("innodb_read_only"))
     }
 }
@@ -158,14 +156,15 @@ impl Alive for Session {
         let asked = async {
             let rows = sqlx::raw_sql(TAKES_WRITES).fetch_all(&mut self.connection);
             let server = Described::read(&rows.await?)?;
-            if server.takes_writes() && server.is_node() {
+            let takes_writes = server.takes_writes(self.is_node);
+            if takes_writes && self.is_node {
                 sqlx::raw_sql(CATCH_UP).execute(&mut self.connection).await?;
                 if let Some(in_use) = &mut self.in_use {
                     return Ok(Some(in_use.history(&mut self.connection).await?));
                 }
             }
             // Of histories these servers tell nothing that could be compared.
-            Ok(server.takes_writes().then(History::default))
+            Ok(takes_writes.then(History::default))
         };
         asked.await.map_err(error::of_connect)
     }
@@ -200,15 +199,31 @@ pub(super) async fn open(
         // No row is returned where `sql_select_limit` is 0.
         check(&about.map_err(error::of_connect)?.unwrap_or_default())?;
     }
-    let settings = sqlx::raw_sql(SETTINGS).fetch_one(&mut connection).await;
-    let read = |row: MySqlRow| Ok((row.try_get::<i64, _>(0)? == 1, row.try_get::<i64, _>(1)? == 1));
-    let (writes_alone, is_node) = settings.and_then(read).map_err(error::of_connect)?;
+    let settings = sqlx::raw_sql(AssertSqlSafe(format!("{SETTINGS};{IS_NODE}")));
+    let answers = settings.fetch_all(&mut connection).await;
+    let (writes_alone, is_node) = answers.and_then(|rows| known(&rows)).map_err(error::of_connect)?;
     Ok(Session {
         connection,
         writes_alone,
         is_node,
         in_use: version_table.filter(|_| is_node).map(InUse::in_table),
     })
+}
+
+/// Reads the answers to [`SETTINGS`] and [`IS_NODE`]: whether the server supports the statements of
+/// [`one`](super::one), and whether it is a node of Galera.
+fn known(rows: &[MySqlRow]) -> Result<(bool, bool), sqlx::Error> {
+    let Some((settings, variable)) = rows.split_first() else {
+        return Err(sqlx::Error::RowNotFound);
+    };
+    let value = variable
+        .first()
+        .map(|row| row.try_get::<String, _>(1))
+        .transpose()?;
+    Ok((
+        settings.try_get::<i64, _>(0)? == 1,
+        value.as_deref() == Some("ON"),
+    ))
 }
 
 /// Refuses a server that describes itself, in `about`, as one that does not lock rows.
@@ -229,6 +244,14 @@ fn check(about: &str) -> Result<(), StoreError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_node_of_galera_is_asked_for_in_no_dialect_of_one_maker() {
+        let asked = format!("{SETTINGS};{IS_NODE}");
+        let comments = asked.split("/*").skip(1).filter_map(|part| part.split_once("*/"));
+        let skipped = |name| comments.clone().any(|(comment, _)| comment.contains(name));
+        assert!(asked.contains("wsrep_on") && !skipped("wsrep_on"), "{asked}");
+    }
 
     #[test]
     fn servers_that_lock_nothing_are_refused_by_name() {
