@@ -11,7 +11,7 @@
 //! The newest history that this process has seen is remembered. A server with an older one is never used
 //! again, also when it is the only one that answers, nor is a connection to it that is still open.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -57,7 +57,7 @@ pub(crate) trait Alive: Send {
         false
     }
 
-    /// Makes a server that stands by the one in use. `members` servers with its `view` have answered. `false`
+    /// Makes a server that stands by the one in use. `members` of its `view` have answered. `false`
     /// when another process has just made one.
     fn claim(&mut self, view: i64, members: usize) -> impl Future<Output = Result<bool, StoreError>> + Send {
         let _ = (view, members);
@@ -77,6 +77,8 @@ pub(crate) struct History {
     pub(crate) stands_by: bool,
     /// Servers with the same number see the same members.
     pub(crate) view: i64,
+    /// Its name in the view. Two addresses may lead to one server.
+    pub(crate) member: i64,
 }
 
 impl<C: sqlx::Connection> Alive for C {
@@ -115,6 +117,7 @@ pub(super) struct Connected<C> {
     cluster: i64,
     stands_by: bool,
     view: i64,
+    member: i64,
     pub(super) connection: C,
 }
 
@@ -170,6 +173,7 @@ impl Servers {
                 cluster: 0,
                 stands_by: false,
                 view: 0,
+                member: 0,
                 connection: open(0).await?,
             });
         }
@@ -211,7 +215,7 @@ impl Servers {
             .collect();
         let mut best: Option<Connected<C>> = None;
         let mut failed = Vec::new();
-        let mut views = Vec::new();
+        let mut answered = BTreeSet::new();
         // Known clusters, each with a server of it that takes writes.
         let mut clusters = BTreeMap::new();
         let mut until = Instant::now() + CONNECT_TIMEOUT;
@@ -221,7 +225,7 @@ impl Servers {
                 Ok(found) if found.age.is_outdated() => failed.push((server, outdated())),
                 Ok(found) => {
                     until = until.min(Instant::now() + OTHERS);
-                    views.push(found.view);
+                    answered.insert((found.view, found.member));
                     if found.cluster != 0 {
                         clusters.entry(found.cluster).or_insert(server);
                     }
@@ -244,7 +248,7 @@ impl Servers {
         match best {
             Some(best) if best.age.is_outdated() => failed.push((best.server, outdated())),
             Some(mut best) if best.stands_by => {
-                let members = views.iter().filter(|view| **view == best.view).count();
+                let members = answered.iter().filter(|(view, _)| *view == best.view).count();
                 let claiming = timeout(EACH, best.connection.claim(best.view, members));
                 match claiming.await.unwrap_or_else(|_| Err(silent())) {
                     Ok(true) => return Ok(Some(best)),
@@ -279,6 +283,7 @@ impl Servers {
             cluster: history.cluster,
             stands_by: history.stands_by,
             view: history.view,
+            member: history.member,
             connection,
         })
     }

@@ -97,17 +97,19 @@ impl InUse {
     pub(super) async fn history(&mut self, connection: &mut MySqlConnection) -> Result<History, sqlx::Error> {
         let asked = Instant::now();
         let view = View::of(connection).await?;
+        let own = view.name()?;
         let here = match self.named(connection).await {
             // There are no tables yet, so there are no locks. It is asked again soon.
             Err(error) if error::number(&error) == Some(error::NO_SUCH_TABLE) => {
                 return Ok(History::default());
             }
-            named => named? == Some(view.name()?),
+            named => named? == Some(own),
         };
         self.confirmed = here.then_some(asked);
         Ok(History {
             stands_by: !here,
             view: view.number,
+            member: i64::from(own.0) << 32 | i64::from(own.1.cast_unsigned()),
             ..History::default()
         })
     }

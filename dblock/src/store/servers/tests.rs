@@ -133,3 +133,37 @@ async fn servers_that_are_no_copies_of_each_other_are_not_compared() {
     assert!(error.to_string().contains(said), "{error}");
     assert_eq!(opened(&servers, &[other[0], AWAY, AWAY]).await.unwrap(), 0);
 }
+
+/// A node of a cluster that has agreed on another one.
+struct Node(i64);
+
+impl Alive for Node {
+    async fn is_alive(&mut self) -> bool {
+        true
+    }
+
+    async fn history(&mut self) -> Result<Option<History>, StoreError> {
+        Ok(Some(History {
+            stands_by: true,
+            member: self.0,
+            ..History::default()
+        }))
+    }
+
+    async fn claim(&mut self, _: i64, members: usize) -> Result<bool, StoreError> {
+        Err(StoreError::new(
+            StoreErrorKind::Unreachable,
+            format!("{members} answered"),
+        ))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_answers_at_two_addresses_is_one() {
+    for (nodes, members) in [([1, 1, 2], "2 answered"), ([1, 1, 1], "1 answered")] {
+        let servers = names("alias", 3);
+        let opening = |server: usize| -> Opening<Node> { Box::pin(ready(Ok(Node(nodes[server])))) };
+        let error = servers.open(opening).await.err().unwrap();
+        assert!(error.to_string().contains(members), "{error}");
+    }
+}
