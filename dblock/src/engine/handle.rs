@@ -108,7 +108,10 @@ impl EngineHandle {
     #[cfg(feature = "sql")]
     pub(crate) fn fence_source(&self, key: &Key) -> Option<&FenceSource> {
         let part = self.shared.store.part_of(key);
-        self.shared.fence_sources.get(part)?.as_ref()
+        let source = self.shared.fence_sources.get(part)?;
+        source
+            .get_or_init(|| self.shared.store.fence_source(part))
+            .as_ref()
     }
 
     /// When the timeout of a caller that comes now passes.

@@ -6,7 +6,7 @@
 mod steps;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use super::cells::{Cell, Cells, lock};
@@ -34,12 +34,13 @@ pub(crate) struct Shared {
     pub(super) id: u64,
     pub(super) clock: Clock,
     pub(super) store: Arc<dyn Store>,
-    /// By part of the store.
+    /// By part of the store, each from when it is first asked for: by then a lease exists, and the store has been
+    /// connected.
     #[cfg_attr(
         not(feature = "sql"),
         allow(dead_code, reason = "a fence check needs a database")
     )]
-    pub(super) fence_sources: Vec<Option<FenceSource>>,
+    pub(super) fence_sources: Vec<OnceLock<Option<FenceSource>>>,
     pub(super) health: Arc<HealthBoard>,
     pub(super) meter: Meter,
     /// Alive while there is a handle.
@@ -107,7 +108,7 @@ impl Shared {
         Self {
             id,
             clock: Clock::start(can.callers_runtime),
-            fence_sources: (0..can.parts).map(|part| store.fence_source(part)).collect(),
+            fence_sources: (0..can.parts).map(|_| OnceLock::new()).collect(),
             health,
             meter: Meter::new(can.name),
             alive,

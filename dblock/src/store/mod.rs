@@ -253,7 +253,8 @@ pub trait Store: Debug + Send + Sync + 'static {
         0
     }
 
-    /// For the fence check in a user's transaction: the kind of database and the table of a part.
+    /// For the fence check in a user's transaction: the kind of database and the table of a part. Asked when a lease
+    /// exists there.
     fn fence_source(&self, part: usize) -> Option<FenceSource> {
         let _ = part;
         None

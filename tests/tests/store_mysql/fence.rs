@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use dblock::store::{Acquire, Outcome, StoreErrorKind};
+use dblock::{LockManager, LockOptions};
+use sqlx::{Connection as _, MySqlPool};
 use uuid::Uuid;
 
 use crate::place::Place;
@@ -164,4 +166,22 @@ async fn the_clock_does_not_jump_when_daylight_saving_ends() {
             Some(Duration::from_secs(u64::try_from(1_800 - offset).unwrap()))
         );
     }
+}
+
+/// A manager from a pool learns its database with its first connection, and it starts before that.
+#[tokio::test]
+async fn the_fence_check_of_a_manager_from_a_pool_names_the_database() {
+    let Some(place) = Place::migrated().await else {
+        return;
+    };
+    let (database, table) = place.table.split_once('.').unwrap();
+    let pool = MySqlPool::connect_lazy_with(place.options().database(database));
+    let locks = LockManager::builder(&pool).table(table).start().unwrap();
+    let guard = locks.acquire("k", LockOptions::new()).await.unwrap();
+    let mut elsewhere = place.connection().await;
+    run(&mut elsewhere, "USE information_schema").await;
+    let mut transaction = elsewhere.begin().await.unwrap();
+    guard.verify_in(&mut transaction).await.unwrap();
+    transaction.rollback().await.unwrap();
+    guard.release().await.unwrap();
 }
