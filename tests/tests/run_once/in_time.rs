@@ -65,7 +65,8 @@ impl Between for Silent {
 async fn over(silent: Silent) -> (Arc<Around<Silent>>, LockManager) {
     let backend = Backend::new(Kind::PausedMemory).await.unwrap();
     let store = Around::new(backend.store().await, silent);
-    let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>).start();
+    let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>).namespace("billing");
+    let locks = locks.start();
     (store, locks.unwrap())
 }
 
@@ -73,7 +74,11 @@ async fn over(silent: Silent) -> (Arc<Around<Silent>>, LockManager) {
 async fn refused(locks: &LockManager, options: RunOptions) -> (LockError, Duration) {
     let since = Instant::now();
     match pay(locks, options, &Effects::default()).await {
-        Err(PayError::Lock(error)) => (error, since.elapsed()),
+        Err(PayError::Lock(error)) => {
+            let key = error.key().unwrap();
+            assert!(!key.as_str().starts_with("billing"), "not as it was typed: {key}");
+            (error, since.elapsed())
+        }
         other => panic!("{other:?}"),
     }
 }

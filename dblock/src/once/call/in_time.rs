@@ -87,7 +87,7 @@ impl OnceCall<'_> {
     }
 
     fn unanswered(&self) -> LockError {
-        let (key, waited) = (self.key.clone(), self.began.waited());
+        let (key, waited) = (self.key.to_typed(), self.began.waited());
         if self.options.lock.wait == Wait::No {
             let message = format!("the database has not answered within {STORE_TIMEOUT:?}");
             return LockError::Store {
