@@ -114,6 +114,10 @@ fn meaning_of(number: u16, message: &str) -> Option<(StoreErrorKind, &'static st
             Interrupted,
             "the group of servers has lost its quorum, this server has left the group, or another server was faster",
         ),
+        3032 => (
+            Unreachable,
+            "the server is in offline mode: an operator has set it, or it has left its replication group",
+        ),
         1792 => (Refused, "the transaction is read-only: begin one that may write"),
         3098 => (
             Refused,
@@ -155,5 +159,11 @@ mod tests {
             let (kind, _) = meaning_of(number, "").unwrap();
             assert_eq!(kind, StoreErrorKind::Interrupted, "{number}");
         }
+    }
+
+    #[test]
+    fn a_server_in_offline_mode_is_not_reached() {
+        let (kind, _) = meaning_of(3032, "").unwrap();
+        assert_eq!(kind, StoreErrorKind::Unreachable);
     }
 }
