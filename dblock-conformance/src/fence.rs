@@ -91,6 +91,7 @@ macro_rules! fence_conformance {
             a_transaction_that_is_older_than_the_lock_is_retryable,
             a_deadlock_is_retryable,
             a_release_below_a_savepoint_is_refused,
+            a_write_under_a_lease_waits_for_no_transaction,
         );
     };
 }

@@ -225,6 +225,7 @@ macro_rules! store_conformance {
 
             record_writes_are_carried_out_by_the_rules,
             record_is_written_by_one_of_two,
+            record_without_a_lease_leaves_the_row,
             record_ends_the_lease_that_it_names,
             record_is_written_under_the_lease_that_it_needs,
             record_is_not_written_after_its_lease_was_released,

@@ -7,12 +7,12 @@ use dblock::Key;
 use dblock::store::record::carry_out;
 use dblock::store::{
     Outcome, Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite,
-    Records, StoreErrorKind,
+    Records, StoreErrorKind, WriteLease,
 };
 use uuid::Uuid;
 
 use super::Fixture;
-use super::context::{Asker, LONG, SHORT, existing, granted, insist, key, one, until_not_held};
+use super::context::{Asker, LONG, SHORT, changed, existing, granted, insist, key, one, row, until_not_held};
 
 /// For how long the records of these checks are remembered: over at once, or not during a check.
 const KEEPS: [Duration; 2] = [Duration::ZERO, LONG];
@@ -177,6 +177,39 @@ pub async fn record_is_written_by_one_of_two(fixture: &impl Fixture) {
     }
 }
 
+/// A write without a lease is carried out whoever holds the key, and leaves the row as it is.
+pub async fn record_without_a_lease_leaves_the_row(fixture: &impl Fixture) {
+    let store = fixture.store().await;
+    let Some(records) = store.records() else { return };
+    let holder = Asker::new("written beside a holder");
+    let token = granted(&*store, holder.acquire(LONG)).await.fence_token;
+    store
+        .apply(&[Asker::new("written beside a holder").queue(Duration::ZERO)])
+        .await;
+    let timeless_row = async |key: &Key| row(&*store, key).await.map(|it| changed(it, |it| it.now = 0));
+    for key in [holder.key.clone(), key("written without a row")] {
+        let before = timeless_row(&key).await;
+        for change in changes(token) {
+            let record = RecordWrite::new(key.clone(), change);
+            assert_eq!(record.lease, WriteLease::None);
+            assert!(write(records, &record).await, "{record:?}");
+            assert_eq!(timeless_row(&key).await, before, "{record:?}");
+        }
+    }
+}
+
+/// An insertion, a replacement and a deletion, each of what the one before it has left.
+fn changes(token: i64) -> [RecordChange; 3] {
+    let begun = entry(RecordState::Processing, token, 1);
+    let failed = entry(RecordState::Failed, token, 1);
+    let [begun_version, failed_version] = [begun.version(), failed.version()];
+    [
+        RecordChange::Insert(begun),
+        RecordChange::Replace(begun_version, failed),
+        RecordChange::Delete(failed_version),
+    ]
+}
+
 /// The outcome frees the row of the lease that it names, together with its successor, if that lease holds it.
 pub async fn record_ends_the_lease_that_it_names(fixture: &impl Fixture) {
     let store = fixture.store().await;
@@ -202,14 +235,14 @@ pub async fn record_ends_the_lease_that_it_names(fixture: &impl Fixture) {
         },
         done.clone(),
     );
-    of_another.release = Some(holder.lease_id);
+    of_another.lease = WriteLease::Ends(holder.lease_id);
     assert!(!write(records, &of_another).await);
     assert!(
         existing(&*store, &holder.key).await.is_held(),
         "the record was not written"
     );
 
-    end.release = Some(holder.lease_id);
+    end.lease = WriteLease::Ends(holder.lease_id);
     assert!(write(records, &end).await);
     let row = existing(&*store, &holder.key).await;
     assert!(!row.is_held() && row.next.is_none(), "{row:?}");
@@ -224,6 +257,15 @@ pub async fn record_ends_the_lease_that_it_names(fixture: &impl Fixture) {
         existing(&*store, &holder.key).await.is_held(),
         "the row is another one's"
     );
+    end.lease = WriteLease::Ends(next.lease_id);
+    for change in [RecordChange::Delete(done.version()), changes(token)[0].clone()] {
+        end.change = change;
+        assert!(write(records, &end).await, "{end:?}");
+        assert!(
+            existing(&*store, &holder.key).await.is_held(),
+            "only a replacement ends a lease: {end:?}"
+        );
+    }
 }
 
 /// A write that needs a lease changes nothing unless that lease is live.
@@ -233,13 +275,7 @@ pub async fn record_is_written_under_the_lease_that_it_needs(fixture: &impl Fixt
     let holder = Asker::new("written under a lease");
     let token = granted(&*store, holder.acquire(LONG)).await.fence_token;
     let under = |change, lease_id| RecordWrite::under(holder.key.clone(), change, lease_id);
-    let begun = entry(RecordState::Processing, token, 1);
-    let failed = entry(RecordState::Failed, token, 1);
-    let changes = [
-        RecordChange::Insert(begun.clone()),
-        RecordChange::Replace(begun.version(), failed.clone()),
-        RecordChange::Delete(failed.version()),
-    ];
+    let changes = changes(token);
     for change in &changes {
         let before = timeless(read(records, &holder.key).await);
         assert!(

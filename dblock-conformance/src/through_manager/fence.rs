@@ -1,18 +1,27 @@
 //! Locks that are checked, or end, in a transaction of a driver.
 
 use std::sync::Mutex;
+use std::time::Duration;
 
 use dblock::fence::{Database, FenceConnection};
-use dblock::store::{Action, Extend, Outcome, Request, Store, StoreErrorKind};
+use dblock::store::{
+    Action, Extend, Outcome, RecordChange, RecordState, RecordWrite, Records, Request, Store, StoreErrorKind,
+};
 use dblock::{LockError, LockGuard, LockRow};
 use tokio::sync::Barrier;
+use tokio::time::Instant;
 
 use super::site::{LONG, Site, long, patient};
+use crate::context::{ROUNDS, insist, within};
 use crate::fence::execute;
+use crate::record::{entry, read};
 use crate::{End, FenceFixture};
 
 const NOT_IN_THE_TRANSACTION: &str = "the statement did not run in the transaction: it ran in another session, or in one \
                                       that commits by itself";
+
+/// Longer than an answer takes, and shorter than a database waits for a lock at the least.
+const AT_ONCE: Duration = Duration::from_millis(500);
 
 /// Whether others find the row locked. They extend the very lease, which they could do otherwise.
 async fn is_locked(store: &dyn Store, row: &LockRow) -> bool {
@@ -193,6 +202,56 @@ pub async fn a_release_below_a_savepoint_is_refused(fixture: &impl FenceFixture)
     };
     fixture.transaction(body).await;
     site.until_free("key").await;
+}
+
+/// The transaction may be the caller's own, which waits for the write. What was refused is not written
+/// afterwards. A store without records passes.
+pub async fn a_write_under_a_lease_waits_for_no_transaction(fixture: &impl FenceFixture) {
+    let site = Site::new(fixture).await;
+    let store = fixture.store().await;
+    let Some(records) = store.records() else { return };
+    let guard = site.manager().await.acquire("key", long()).await.unwrap();
+    let row = site.the_row("key").await;
+    let begun = entry(RecordState::Processing, guard.fence_token(), 1);
+    let failed = entry(RecordState::Failed, guard.fence_token(), 1);
+    let versions = [begun.version(), failed.version()];
+    for change in [
+        RecordChange::Insert(begun),
+        RecordChange::Replace(versions[0], failed),
+        RecordChange::Delete(versions[1]),
+    ] {
+        let write = RecordWrite::under(row.key.clone(), change, row.lease_id);
+        let before = read(records, &row.key).await.map(|it| it.version());
+        let body = async |transaction: &mut dyn FenceConnection| {
+            guard.verify_in(transaction).await.expect("the lease holds");
+            // SQLite locks no rows: there any write waits for the whole file, for a bounded time.
+            let at_once = transaction.database() != Database::Sqlite;
+            within(
+                "a write beside a transaction",
+                is_refused(records, &write, at_once),
+            )
+            .await;
+            End::Rollback
+        };
+        fixture.transaction(body).await;
+        assert_eq!(read(records, &row.key).await.map(|it| it.version()), before);
+        assert!(insist(|| records.write(&write)).await, "{write:?}");
+    }
+    guard.release().await.unwrap();
+}
+
+/// Sees that the write is refused as a conflict. One that would wait for the row takes longer than [`AT_ONCE`]
+/// each time, and a machine that stalls does not.
+async fn is_refused(records: &dyn Records, write: &RecordWrite, at_once: bool) {
+    for _ in 0..ROUNDS {
+        let asked = Instant::now();
+        let error = records.write(write).await.expect_err("the row is locked");
+        assert_eq!(error.kind(), StoreErrorKind::Conflict, "{write:?}: {error}");
+        if !at_once || asked.elapsed() < AT_ONCE {
+            return;
+        }
+    }
+    panic!("{write:?} waits for the transaction");
 }
 
 #[track_caller]

@@ -18,7 +18,9 @@ use crate::once::decide::{
     Decision, before, beginning, decide, decide_inside, is_later, taken_back_to, undo,
 };
 use crate::once::{OnCrash, RunOptions};
-use crate::store::record::{Record, RecordEntry, RecordState, RecordVersion, RecordWrite, carry_out};
+use crate::store::record::{
+    Record, RecordEntry, RecordState, RecordVersion, RecordWrite, WriteLease, carry_out,
+};
 
 /// How long a request for a record may take.
 const TIMEOUT: u64 = 5 * S;
@@ -242,7 +244,7 @@ impl World {
             ownership.lease_id,
         );
         if flawed(Flaw::BeginsNeedNoLease) {
-            write.under = None;
+            write.lease = WriteLease::None;
         }
         self.send_ask(number, Some(write));
     }
@@ -395,7 +397,9 @@ impl World {
         run.looks = 0;
         let change = crate::store::record::RecordChange::Replace(begun.version(), outcome);
         let mut write = RecordWrite::new(self.keys[key].clone(), change);
-        write.release = alone.then_some(ownership.lease_id);
+        if alone {
+            write.lease = WriteLease::Ends(ownership.lease_id);
+        }
         self.send_ask(number, Some(write));
     }
 
@@ -474,7 +478,7 @@ impl World {
         let lock = self.store.rows[key].lock;
         let row_too = write
             .as_ref()
-            .is_some_and(|it| it.under.is_some() || it.ends().is_some());
+            .is_some_and(|it| it.needs().is_some() || it.ends().is_some());
         if write.is_some() && (matches!(lock, Lock::Batch(_)) || row_too && lock != Lock::Nobody) {
             return self.after(2 * MS, What::AskArrives(ask));
         }
@@ -505,7 +509,7 @@ impl World {
         let now = self.store.clock(self.now);
         let row = self.store.row(key, self.now);
         let (live, lease) = (row.is_held(), row.lease_id);
-        let needs = write.under.is_none_or(|under| live && under == lease);
+        let needs = write.needs().is_none_or(|needed| live && needed == lease);
         let Some(record) = carry_out(&write.key, &write.change, found, now).filter(|_| needs) else {
             return false;
         };

@@ -70,7 +70,7 @@ pub use mysql::MySqlStore;
 pub use postgres::PostgresStore;
 pub use record::{
     Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
-    RunState,
+    RunState, WriteLease,
 };
 pub(crate) use request::Kind;
 pub use request::{Acquire, Action, Extend, HandedOver, NEXT_TTL, QUEUE_AHEAD, Request};

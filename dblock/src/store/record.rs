@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-pub use self::change::{RecordChange, RecordWrite, carry_out};
+pub use self::change::{RecordChange, RecordWrite, WriteLease, carry_out};
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) use self::records::in_order;
 pub use self::records::{RecordFilter, Records};

@@ -128,7 +128,7 @@ impl Between for RowLocked {
     ) -> StoreFuture<'a, Result<bool, StoreError>> {
         let less = |left: u32| left.checked_sub(1);
         let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
-        if write.under.is_some() && self.0.fetch_update(set, get, less).is_ok() {
+        if write.needs().is_some() && self.0.fetch_update(set, get, less).is_ok() {
             let locked = StoreError::new(StoreErrorKind::Conflict, "a row is locked");
             return Box::pin(async { Err(locked) });
         }

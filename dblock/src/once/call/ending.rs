@@ -16,7 +16,7 @@ use crate::once::codec::{self, Remembered};
 use crate::once::doubt::Attempted;
 use crate::once::options::OnCrash;
 use crate::once::run::Run;
-use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordWrite};
+use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordWrite, WriteLease};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// How long an outcome is tried to be written after the store has failed, or the lease has ended. The body is
@@ -187,7 +187,9 @@ impl OnceCall<'_> {
     ) -> Result<Written, LockError> {
         let wanted = outcome.version();
         let mut write = RecordWrite::new(self.key.clone(), RecordChange::Replace(run.versions().0, outcome));
-        write.release = alone.then(|| hold.lease().id());
+        if alone {
+            write.lease = WriteLease::Ends(hold.lease().id());
+        }
         let mut failing = None;
         loop {
             let written = match self.locks.write_record(Turn::Outcomes, write.clone()).await {

@@ -144,7 +144,8 @@ impl Table {
 
     pub(super) fn write_record(&mut self, write: &RecordWrite) -> bool {
         let live = self.held(&write.key).map(|kept| kept.row.lease_id);
-        if write.under.is_some() && write.under != live || !self.change_record(&write.key, &write.change) {
+        if write.needs().is_some() && write.needs() != live || !self.change_record(&write.key, &write.change)
+        {
             return false;
         }
         let now = self.now;

@@ -44,7 +44,7 @@ impl Records for MySqlStore {
     fn write<'a>(&'a self, write: &'a RecordWrite) -> StoreFuture<'a, Result<bool, StoreError>> {
         Box::pin(async move {
             let mut connection = self.connections.take().await?;
-            let written = match write.under {
+            let written = match write.needs() {
                 Some(lease_id) => self.write_under(&mut connection, write, lease_id).await,
                 None => self.write_on(&mut connection, write).await.map(Some),
             };

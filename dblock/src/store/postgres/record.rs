@@ -55,16 +55,16 @@ impl Records for PostgresStore {
                 RecordChange::Delete(version) => expect(it.bind(key), *version),
                 RecordChange::Replace(version, entry) => expect(bind(it.bind(key), entry), *version),
             };
+            if let Some(lease_id) = write.needs() {
+                let under = match &write.change {
+                    RecordChange::Insert(_) => &sql.insert_under,
+                    RecordChange::Delete(_) => &sql.delete_under,
+                    RecordChange::Replace(..) => &sql.replace_under,
+                };
+                let rows = self.fetch(under, |it| change(it).bind(lease_id)).await?;
+                return self.written_under(&rows);
+            }
             let written = match &write.change {
-                _ if write.under.is_some() => {
-                    let under = match &write.change {
-                        RecordChange::Insert(_) => &sql.insert_under,
-                        RecordChange::Delete(_) => &sql.delete_under,
-                        RecordChange::Replace(..) => &sql.replace_under,
-                    };
-                    let rows = self.fetch(under, |it| change(it).bind(write.under)).await?;
-                    return self.written_under(&rows);
-                }
                 RecordChange::Insert(_) => self.fetch(&sql.insert, change).await,
                 RecordChange::Delete(_) => self.fetch(&sql.delete, change).await,
                 RecordChange::Replace(..) => {

@@ -14,12 +14,22 @@ pub struct RecordWrite {
     pub key: Key,
     /// The change to the record.
     pub change: RecordChange,
-    /// A lease of the same key that ends in the same transaction, if the record is replaced and the lease is
-    /// live. Its row becomes free, without a successor, and those that wait for it are woken.
-    pub release: Option<Uuid>,
-    /// A lease of the same key that must be live: otherwise nothing is written. No release and no takeover of
-    /// the row comes between this check and the commit.
-    pub under: Option<Uuid>,
+    /// The part that a lease of the same key has in the write.
+    pub lease: WriteLease,
+}
+
+/// The part that a lease has in a write of the record of its key. No write both needs a lease and ends one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteLease {
+    /// None: the lock's row is neither read nor written.
+    None,
+    /// This lease must be live: otherwise nothing is written. No release and no takeover of the row comes
+    /// between this check and the commit.
+    Needs(Uuid),
+    /// This lease ends in the same transaction, if the record is [replaced](RecordChange::Replace) and the lease
+    /// is live. Its row becomes free, without a successor, and those that wait for it are woken. The record is
+    /// written even where the lease is over.
+    Ends(Uuid),
 }
 
 impl RecordWrite {
@@ -28,23 +38,32 @@ impl RecordWrite {
         Self {
             key,
             change,
-            release: None,
-            under: None,
+            lease: WriteLease::None,
         }
     }
 
     /// A write that is carried out only while the lease is live. It ends no lease.
     pub fn under(key: Key, change: RecordChange, lease_id: Uuid) -> Self {
         Self {
-            under: Some(lease_id),
+            lease: WriteLease::Needs(lease_id),
             ..Self::new(key, change)
+        }
+    }
+
+    /// The lease that must be live for this write.
+    pub fn needs(&self) -> Option<Uuid> {
+        match self.lease {
+            WriteLease::Needs(lease_id) => Some(lease_id),
+            WriteLease::None | WriteLease::Ends(_) => None,
         }
     }
 
     /// The lease that this write ends: only the replacement of a record ends one.
     pub fn ends(&self) -> Option<Uuid> {
-        self.release
-            .filter(|_| matches!(self.change, RecordChange::Replace(..)))
+        match (self.lease, &self.change) {
+            (WriteLease::Ends(lease_id), RecordChange::Replace(..)) => Some(lease_id),
+            _ => None,
+        }
     }
 }
 

@@ -26,12 +26,13 @@ pub trait Records: Send + Sync {
         })
     }
 
-    /// Writes a record, and ends the lease that the write names, in one transaction, unless the lease that it
-    /// needs is not live. Returns whether it was written. The write is durable before it is answered.
+    /// Writes a record in one transaction with what [`WriteLease`](super::WriteLease) says of its lease. Returns
+    /// whether it was written. The write is durable before it is answered.
     ///
     /// A write that needs a lease waits for no row that an open transaction keeps locked, because that may wait for
     /// the caller: it writes nothing then, and answers
-    /// [`StoreErrorKind::Conflict`](crate::store::StoreErrorKind::Conflict).
+    /// [`StoreErrorKind::Conflict`](crate::store::StoreErrorKind::Conflict) at once. SQLite locks no rows: there it
+    /// waits for the file like any other write, for a second at most, before it answers so.
     fn write<'a>(&'a self, write: &'a RecordWrite) -> StoreFuture<'a, Result<bool, StoreError>>;
 
     /// Reads records without locking them, ordered by key, and with each that is processing whether its

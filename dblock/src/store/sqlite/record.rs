@@ -96,13 +96,13 @@ impl SqliteStore {
         connection: &mut SqliteConnection,
         write: &RecordWrite,
     ) -> Result<bool, StoreError> {
-        let ends = write.ends();
-        if ends.is_none() && write.under.is_none() {
+        let (needs, ends) = (write.needs(), write.ends());
+        if needs.is_none() && ends.is_none() {
             return self.change(connection, &write.key, &write.change).await;
         }
         // From here on nobody else writes.
         self.control(connection, BEGIN).await?;
-        let live = match write.under {
+        let live = match needs {
             Some(lease_id) => self.is_live(connection, &write.key, lease_id).await?,
             None => true,
         };
