@@ -292,4 +292,20 @@ mod tests {
         let done = Some(record(RecordState::Succeeded));
         assert!(matches!(decide_inside(done, &stop, None), Decision::Replay(_)));
     }
+
+    /// What has succeeded is replayed, whoever has the lock. The token may be a correction's, too.
+    #[test]
+    fn a_record_with_a_larger_token_proves_that_the_lease_is_lost() {
+        for (state, proves) in [
+            (RecordState::Processing, true),
+            (RecordState::Failed, true),
+            (RecordState::Succeeded, false),
+        ] {
+            let found = record(state);
+            let later = |token| is_later(&found, token);
+            assert_eq!(later(found.fence_token - 1), proves, "{state:?}");
+            assert!(!later(found.fence_token), "{state:?}: its own");
+            assert!(!later(found.fence_token + 1), "{state:?}: of a former lease");
+        }
+    }
 }

@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use dblock::store::{Record, RecordState, RecordWrite, Records, Store, StoreError, StoreFuture};
-use dblock::{Key, LockError, LockManager, LockOptions, OnCrash, OnLost, Once, RunOptions, current, inherit};
+use dblock::{
+    Key, LockError, LockManager, LockOptions, LostReason, OnCrash, OnLost, Once, RunOptions, current, inherit,
+};
 use dblock_conformance::Fixture;
 use dblock_conformance::poll::{DropWhen, drop_after};
 use dblock_tests::around::{Around, Between};
@@ -21,6 +23,7 @@ on_every_store!(
     cut_calls_use_up_no_attempt,
     wherever_a_call_is_cut_only_its_body_leaves_a_doubt,
     what_is_read_after_the_lease_has_ended_is_no_crash,
+    a_record_of_a_later_lease_shows_that_the_lock_is_lost,
     an_outcome_leaves_the_lost_lock_to_the_child_inside,
 );
 
@@ -274,6 +277,47 @@ async fn what_is_read_after_the_lease_has_ended_is_no_crash(backend: Backend) {
         "{judged:?}"
     );
     assert_eq!(ran.unwrap(), Once::Ran(7));
+}
+
+/// The lease is freed before its beginning is written, and the manager does not know it yet. Whoever took the
+/// lock over runs, and its record is no crash.
+async fn a_record_of_a_later_lease_shows_that_the_lock_is_lost(backend: Backend) {
+    let other = backend.manager().await;
+    for on_crash in [OnCrash::Stop, OnCrash::Retry] {
+        let (store, locks) = Still::around(&backend, At::Begin).await;
+        let (runs, ends) = (Notify::new(), Notify::new());
+        let late = async {
+            let body = async |_| Ok::<_, PayError>(0);
+            let answer = locks.run_once(KEY, tick(on_crash), body).await;
+            ends.notify_one();
+            answer
+        };
+        let takes_over = async {
+            store.came.notified().await;
+            assert!(other.force_release(KEY).await.unwrap());
+            let body = async |_| {
+                runs.notify_one();
+                ends.notified().await;
+                Ok::<_, PayError>(7)
+            };
+            other.run_once(KEY, run(OnCrash::Stop), body).await
+        };
+        let goes_on = async {
+            runs.notified().await;
+            store.goes.notify_one();
+        };
+        let (late, ran, ()) = tokio::join!(late, takes_over, goes_on);
+        let lost = |error: &PayError| {
+            let PayError::Lock(LockError::Lost { reason, .. }) = error else {
+                return false;
+            };
+            *reason == LostReason::Gone
+        };
+        assert!(late.as_ref().is_err_and(lost), "{on_crash:?}: {late:?}");
+        assert_eq!(ran.unwrap(), Once::Ran(7));
+        assert_eq!(state(&other).await, (RecordState::Succeeded, 1));
+        assert!(other.forget(KEY).await.unwrap());
+    }
 }
 
 /// The store's lease lives on when the local deadline has passed.
