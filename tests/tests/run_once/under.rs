@@ -19,6 +19,7 @@ use tokio::time::Instant;
 use crate::{Effects, KEY, LONG, PayError, SHORT, pay, run};
 
 on_every_store!(databases: a_run_under_a_lock_that_a_transaction_keeps_is_refused_at_once);
+on_every_store!(servers: a_run_under_a_lock_that_a_transaction_has_checked_is_busy);
 on_every_store!(servers: a_write_under_a_lease_waits_for_no_row);
 
 /// It would wait for a row that this very transaction keeps.
@@ -48,6 +49,53 @@ async fn a_run_under_a_lock_that_a_transaction_keeps_is_refused_at_once(backend:
     assert_eq!(
         pay(&locks, run(OnCrash::Retry), &effects).await.unwrap(),
         Once::Ran(1)
+    );
+}
+
+/// The transaction has only called `verify_in`. The lock itself is entered again, and the record is not begun.
+async fn a_run_under_a_lock_that_a_transaction_has_checked_is_busy(backend: Backend) {
+    let locks = backend.manager().await;
+    let effects = Effects::default();
+    let called = async |wait: Option<Duration>| {
+        let mut options = LockOptions::new();
+        if let Some(wait) = wait {
+            options = options.wait(wait);
+        }
+        let since = Instant::now();
+        let again = locks.with(KEY, options.clone(), async {}).await;
+        again.expect("it is the caller's own lock");
+        let answer = pay(&locks, run(OnCrash::Stop).lock(options), &effects).await;
+        (answer.unwrap_err(), since.elapsed())
+    };
+    let outer = LockOptions::new().ttl(LONG);
+    let inside = locks.with(KEY, outer, async {
+        let mut transaction = Transaction::begin(&backend).await;
+        let lock = dblock::current().unwrap();
+        transaction.verify_current(&lock).await.unwrap();
+        let answers = [called(None).await, called(Some(SHORT)).await];
+        transaction.rollback().await;
+        answers
+    });
+    let [(busy, _), (late, took)] = inside.await.unwrap();
+    assert!(
+        matches!(&busy, PayError::Lock(LockError::Busy { .. })),
+        "{busy:?}"
+    );
+    assert!(
+        matches!(
+            &late,
+            PayError::Lock(LockError::Timeout {
+                cause: TimeoutCause::RowLocked,
+                ..
+            })
+        ),
+        "after {took:?}: {late:?}"
+    );
+    assert_eq!(effects.count(), 0);
+    assert_eq!(
+        pay(&locks, run(OnCrash::Stop), &effects).await.unwrap(),
+        Once::Ran(1),
+        "what was refused is in no doubt"
     );
 }
 

@@ -337,6 +337,10 @@ impl<C> Held<C> {
         if shows == Shows::Owner && named || self.is_kept_in_transaction() {
             out.replies.push(Reply::Confirmed(confirm.ticket));
         } else {
+            if self.row_locked {
+                // The pause grows while a transaction keeps the row, and may outlast the caller's timeout.
+                self.retry_at = None;
+            }
             self.confirmations.add(confirm, shows);
         }
     }

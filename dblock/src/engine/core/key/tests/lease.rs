@@ -251,6 +251,39 @@ fn a_lost_re_entry_counts_no_hold() {
     assert_eq!(said, ["b lost: Expired"]);
 }
 
+/// The pauses between the requests for such a row grow longer than a caller's timeout, who would be told that the
+/// store has not answered.
+#[test]
+fn a_re_entry_waits_for_no_pause_of_a_locked_row() {
+    let mut a = Process::holding("a");
+    let enter = |a: &mut Process, name| {
+        let (body, confirm) = (a.ownership.clone().unwrap(), a.confirm(name));
+        let (entered, said) = a.step(|machine, env| machine.enter(env, &body, Some(confirm)));
+        assert!(entered.is_ok() && said.is_empty(), "{said:?}");
+    };
+    enter(&mut a, "first");
+    a.sends().unwrap();
+    assert_eq!(a.answered(Outcome::Skipped), ["first confirmed"]);
+    for _ in 0..10 {
+        a.now = a.now + TTL / 20;
+        if a.sends().is_some() {
+            a.answered(Outcome::Skipped);
+        }
+    }
+    assert_eq!(a.sends(), None, "it pauses");
+    enter(&mut a, "second");
+    a.sends().expect("somebody waits");
+    assert_eq!(a.answered(Outcome::Skipped), ["second confirmed"]);
+    assert_eq!(a.sends(), None, "it pauses");
+
+    // A store that fails is not asked more often.
+    a.passes(SECOND);
+    a.sends().unwrap();
+    a.says(|machine, env| machine.handle_answer(env, Err(unknown())));
+    enter(&mut a, "third");
+    assert_eq!(a.sends(), None);
+}
+
 /// The reason for a retry may be gone before its time. The renewal must still happen.
 #[test]
 fn a_retry_that_is_not_needed_any_more_leaves_the_renewal() {
