@@ -10,7 +10,7 @@ use crate::error::{LockError, LostReason};
 use crate::options::LockOptions;
 #[cfg(feature = "run_once")]
 use crate::store::fence::Completion;
-use crate::store::fence::{FenceConnection, FenceStatement};
+use crate::store::fence::{FenceConnection, FenceStatement, ReadsRelease};
 use crate::store::{Database, StoreError, StoreErrorKind};
 
 /// Refuses options that make no sense for a lock that ends with a transaction.
@@ -157,7 +157,10 @@ pub(crate) async fn confirm(hold: &Hold, transaction: &mut dyn FenceConnection) 
     }
     let stands = match check.source.database {
         Database::MySql => is_marked(transaction).await,
-        _ if is_kept => reads_release(transaction, &check).await,
+        _ if is_kept => {
+            let read = reads_release(transaction, &check).await;
+            read.map(|read| read == ReadsRelease::Written)
+        }
         database => runs(transaction, database, "SELECT 'open'").await,
     };
     if stands.map_err(|error| failed(lease, error))? {

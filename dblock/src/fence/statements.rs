@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::store::FenceSource;
 #[cfg(feature = "run_once")]
 use crate::store::fence::Completion;
-use crate::store::fence::{DriverError, FenceCheck, FenceConnection, driver_error};
+use crate::store::fence::{DriverError, FenceCheck, FenceConnection, ReadsRelease, driver_error};
 use crate::store::{self, Database, StoreError, StoreErrorKind};
 
 /// Calls a function that each database has, in the store of this one.
@@ -47,11 +47,11 @@ pub(super) async fn release_in(
     on!(database, release_in(connection, checks).await)
 }
 
-/// Whether the transaction reads the row as released by this lease.
+/// What the transaction reads of the row's release by this lease.
 pub(super) async fn reads_release(
     connection: &mut dyn FenceConnection,
     check: &FenceCheck<'_>,
-) -> Result<bool, StoreError> {
+) -> Result<ReadsRelease, StoreError> {
     let database = expect(connection, check)?;
     on!(database, reads_release(connection, check).await)
 }

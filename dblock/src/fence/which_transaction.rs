@@ -9,7 +9,7 @@ use super::{check_of, failed};
 use crate::engine::{EngineHandle, Lease, STORE_TIMEOUT};
 use crate::error::LockError;
 use crate::key::Key;
-use crate::store::fence::{FenceCheck, FenceConnection};
+use crate::store::fence::{FenceCheck, FenceConnection, ReadsRelease};
 use crate::store::{Database, LockRow, StoreError, StoreErrorKind};
 
 /// A lock that ends with a transaction cannot be checked in another one: that would wait for the first.
@@ -19,14 +19,39 @@ pub(super) async fn same_transaction(
     transaction: &mut dyn FenceConnection,
 ) -> Result<(), LockError> {
     let check = check_of(lease, engine)?;
-    if is_written_by(engine, &check, STORE_TIMEOUT, transaction).await? {
-        return lease.check();
-    }
-    let message = "this lock ends with another transaction: do the work in that one";
-    Err(failed(
-        lease,
-        StoreError::new(StoreErrorKind::Unsupported, message),
-    ))
+    let (kind, message) = match keeper(engine, &check, STORE_TIMEOUT, transaction).await? {
+        Keeper::This => return lease.check(),
+        Keeper::Another => (
+            StoreErrorKind::Unsupported,
+            "this lock ends with another transaction: do the work in that one".to_owned(),
+        ),
+        // Never retryable: what was committed until then, or by single statements since, would be done again.
+        Keeper::Over => (
+            StoreErrorKind::Other,
+            format!("the transaction that kept the lock is over: {LOOK_AT_THE_DATA}"),
+        ),
+        Keeper::Unknown(LockError::Store { source, .. }) if source.is_retryable() => (
+            StoreErrorKind::Other,
+            format!(
+                "nobody knows whether the transaction still keeps the lock ({source}): {LOOK_AT_THE_DATA}"
+            ),
+        ),
+        Keeper::Unknown(error) => return Err(error),
+    };
+    Err(failed(lease, StoreError::new(kind, message)))
+}
+
+const LOOK_AT_THE_DATA: &str =
+    "what was done until now may stand, so look at the data before you repeat the call";
+
+/// The transaction that keeps a lock.
+enum Keeper {
+    This,
+    Another,
+    /// None: the one that kept it has ended, and it may have been this one.
+    Over,
+    /// The manager's own read has failed.
+    Unknown(LockError),
 }
 
 /// Whether this lock's release is written in this very transaction, and not committed. The manager's own
@@ -49,8 +74,22 @@ pub(crate) async fn is_kept_by(
     };
     // The transaction is asked second: its first read may fix its snapshot, from before the lock that it
     // takes next.
-    Ok(is_uncommitted(engine, &check, limit).await?
-        && is_written_by(engine, &check, limit, transaction).await?)
+    if !is_uncommitted(engine, &check, limit).await? {
+        return Ok(false);
+    }
+    match keeper(engine, &check, limit, transaction).await? {
+        Keeper::This => Ok(true),
+        Keeper::Another => Ok(false),
+        // Nothing was done under a lock of this call's.
+        Keeper::Over => Err(LockError::store_of(
+            check.key,
+            StoreError::new(
+                StoreErrorKind::Conflict,
+                "another transaction that kept this lock has just ended: roll this one back and begin it anew",
+            ),
+        )),
+        Keeper::Unknown(error) => Err(error),
+    }
 }
 
 /// Whether the row is still held by the lease for everybody else, perhaps beyond its ttl.
@@ -63,27 +102,26 @@ async fn is_uncommitted(
     Ok(row.is_some_and(|row| row.lease_id == check.lease_id && row.reentrant_count > 0))
 }
 
-/// Whether this very transaction has released the lock.
-async fn is_written_by(
+/// Whether this very transaction has released the lock. An error is that of its own statement.
+async fn keeper(
     engine: &EngineHandle,
     check: &FenceCheck<'_>,
     limit: Duration,
     transaction: &mut dyn FenceConnection,
-) -> Result<bool, LockError> {
+) -> Result<Keeper, LockError> {
     let read = reads_release(transaction, check).await;
-    let failed = |error| LockError::store_of(check.key, error);
-    let read = read.map_err(failed)?;
-    if !read || check.source.database == Database::Postgres {
-        return Ok(read);
+    match read.map_err(|error| LockError::store_of(check.key, error))? {
+        ReadsRelease::NotWritten => return Ok(Keeper::Another),
+        ReadsRelease::TakenBack => return Ok(Keeper::Over),
+        ReadsRelease::Written if check.source.database == Database::Postgres => return Ok(Keeper::This),
+        ReadsRelease::Written => {}
     }
     // Asked afterwards: if it is not committed even now, this transaction is the one that has written it.
-    if is_uncommitted(engine, check, limit).await? {
-        return Ok(true);
-    }
-    Err(failed(StoreError::new(
-        StoreErrorKind::Conflict,
-        "another transaction that kept this lock has just ended: roll this one back and begin it anew",
-    )))
+    Ok(match is_uncommitted(engine, check, limit).await {
+        Ok(true) => Keeper::This,
+        Ok(false) => Keeper::Over,
+        Err(error) => Keeper::Unknown(error),
+    })
 }
 
 /// The row of a key as the manager's own connections see it. Calls that ask at once share a read, and none of

@@ -128,6 +128,26 @@ impl FenceCheck<'_> {
     }
 }
 
+/// What a transaction reads of the release of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ReadsRelease {
+    /// It is written, by this transaction as far as the database can tell.
+    Written,
+    /// It is not: another transaction keeps the lock.
+    NotWritten,
+    /// It is not, and no transaction keeps the lock: the one that did was rolled back.
+    #[cfg_attr(not(feature = "mysql"), allow(dead_code, reason = "only MySQL reads it so"))]
+    TakenBack,
+}
+
+impl ReadsRelease {
+    /// From whether the transaction finds the release.
+    #[cfg(any(feature = "postgres", feature = "sqlite"))]
+    pub(crate) fn found(is_found: bool) -> Self {
+        if is_found { Self::Written } else { Self::NotWritten }
+    }
+}
+
 /// The success of an attempt of `run_once`, to be written in the transaction.
 #[cfg(feature = "run_once")]
 #[derive(Debug, Clone, Copy)]

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{error, sql};
-use crate::store::fence::{FenceCheck, FenceConnection, one_row, time_left, writes};
+use crate::store::fence::{FenceCheck, FenceConnection, ReadsRelease, one_row, time_left, writes};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Locks the rows of the keys for sharing and returns the time left of each lease, `None` when it is gone.
@@ -50,23 +50,18 @@ async fn release(connection: &mut dyn FenceConnection, check: &FenceCheck<'_>) -
 /// A locking read, because a plain one would fix the transaction's snapshot, from before the lock that it
 /// waits for next, and would see under READ UNCOMMITTED what another transaction has not committed.
 ///
-/// # Errors
-/// [`StoreErrorKind::Conflict`] when the row is not released, although nobody has it locked. Then the
-/// transaction that kept the lock was rolled back, and from here on this one keeps the row locked.
+/// When the release is taken back, this transaction keeps the row locked from here on.
 pub(crate) async fn reads_release(
     connection: &mut dyn FenceConnection,
     check: &FenceCheck<'_>,
-) -> Result<bool, StoreError> {
+) -> Result<ReadsRelease, StoreError> {
     let statement = check.statement(&sql::reads_release(&check.source.table));
     let row = one_row(connection, &statement, error::of_fence_check).await?;
-    match row.as_deref() {
-        None => Ok(false),
-        Some("0") => Ok(true),
-        Some(_) => Err(StoreError::new(
-            StoreErrorKind::Conflict,
-            "the transaction that kept this lock has ended: roll this one back, and begin anew",
-        )),
-    }
+    Ok(match row.as_deref() {
+        None => ReadsRelease::NotWritten,
+        Some("0") => ReadsRelease::Written,
+        Some(_) => ReadsRelease::TakenBack,
+    })
 }
 
 /// The time left of the lease, whose row is locked by `how` from here on.

@@ -4,7 +4,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{error, sql};
-use crate::store::fence::{FenceCheck, FenceConnection, FenceStatement, one_row, time_left, unreadable};
+use crate::store::fence::{
+    FenceCheck, FenceConnection, FenceStatement, ReadsRelease, one_row, time_left, unreadable,
+};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Returns the time left of each lease, or `None` when it is gone. One statement for all.
@@ -56,10 +58,10 @@ pub(crate) async fn release_in(
 pub(crate) async fn reads_release(
     connection: &mut dyn FenceConnection,
     check: &FenceCheck<'_>,
-) -> Result<bool, StoreError> {
+) -> Result<ReadsRelease, StoreError> {
     let statement = check.statement(&sql::reads_release(&check.source.table));
     let row = one_row(connection, &statement, error::of_fence_check).await?;
-    Ok(row.is_some())
+    Ok(ReadsRelease::found(row.is_some()))
 }
 
 /// The answers of a statement; `None` for a lease that it does not find.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{error, sql};
 use crate::store::StoreError;
-use crate::store::fence::{FenceCheck, FenceConnection, one_row, time_left, writes};
+use crate::store::fence::{FenceCheck, FenceConnection, ReadsRelease, one_row, time_left, writes};
 
 /// Returns the time left of each lease, or `None` when it is gone. A statement for each key costs no round
 /// trip here.
@@ -43,8 +43,8 @@ pub(crate) async fn release_in(
 pub(crate) async fn reads_release(
     connection: &mut dyn FenceConnection,
     check: &FenceCheck<'_>,
-) -> Result<bool, StoreError> {
+) -> Result<ReadsRelease, StoreError> {
     let statement = check.statement(&sql::reads_release(&check.source.table));
     let row = one_row(connection, &statement, error::of_fence_check).await?;
-    Ok(row.is_some())
+    Ok(ReadsRelease::found(row.is_some()))
 }

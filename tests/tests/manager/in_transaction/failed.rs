@@ -6,11 +6,14 @@ use std::panic::AssertUnwindSafe;
 use std::task::Poll;
 use std::time::Duration;
 
-use dblock::LockError;
+use dblock::optimistic::Conflict as _;
 use dblock::store::StoreErrorKind;
+use dblock::{LockError, current};
 use dblock_conformance::Fixture as _;
 use dblock_tests::backend::{Kind, Place};
 use dblock_tests::faulty_store::{Fault, FaultyStore, Kind as Asked};
+use dblock_tests::line::{self, Line};
+use dblock_tests::proxy::Traffic;
 use dblock_tests::{Backend, on_every_store};
 use futures_util::FutureExt as _;
 use sqlx::pool::PoolOptions;
@@ -31,6 +34,7 @@ on_every_store!(databases:
 );
 on_every_store!(servers:
     a_body_that_ends_its_transaction_fails_the_call,
+    a_check_in_a_transaction_that_is_over_is_no_reason_to_repeat,
     a_nested_transaction_that_is_over_fails_the_call_too,
     a_connection_that_is_killed_frees_the_key,
     a_store_that_is_down_before_the_body_is_told_as_that,
@@ -139,6 +143,51 @@ async fn a_body_that_ends_its_transaction_fails_the_call(backend: Backend) {
         assert_eq!(work.done(&backend).await, stands, "{end}");
         is_free(&other).await;
     }
+}
+
+/// As above, and the body notices. What it has written before or since stands.
+async fn a_check_in_a_transaction_that_is_over_is_no_reason_to_repeat(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    for end in ["ROLLBACK", "COMMIT"] {
+        on_its_pool!(backend, pool => {
+            let ends = locks.transaction(pool, "key", patient(), async |mut tx| {
+                execute(&mut **tx, work.insert()).await?;
+                execute(&mut **tx, end.to_owned()).await?;
+                execute(&mut **tx, work.insert()).await?;
+                current().unwrap().verify_in(&mut *tx).await?;
+                Ok::<_, Failure>(())
+            });
+            is_final(&ends.await.unwrap_err().lock(), end);
+        });
+        is_free(&other).await;
+    }
+    assert_eq!(work.done(&backend).await, 3);
+}
+
+/// On MySQL the manager's own read tells whether the transaction still keeps the lock.
+#[tokio::test]
+async fn a_check_that_the_managers_store_does_not_answer_is_no_reason_to_repeat() {
+    let Some(line) = Line::new(line::Database::MySql).await else {
+        return;
+    };
+    let locks = line.manager().await;
+    let pool = sqlx::MySqlPool::connect(&line.url).await.unwrap();
+    let checks = locks.transaction(&pool, "key", patient(), async |mut tx| {
+        line.proxy.set(Traffic::Refused);
+        let checked = current().unwrap().verify_in(&mut *tx).await;
+        line.proxy.set(Traffic::Flows);
+        Ok::<_, Failure>(checked?)
+    });
+    is_final(&checks.await.unwrap_err().lock(), "no answer");
+}
+
+#[track_caller]
+fn is_final(error: &LockError, when: &str) {
+    assert!(
+        error.is_store() && !error.is_retryable() && !error.is_conflict(),
+        "{when}: {error:?}"
+    );
 }
 
 /// The victim's statements go on, each by itself: what it writes then stands.
