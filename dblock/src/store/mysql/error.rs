@@ -26,6 +26,36 @@ pub(super) const NO_SUCH_COLUMN: u16 = 1054;
 /// The table does not exist.
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
 
+/// The rights that a kind of statement needs. The server's own message names the one that is missing, and where.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Rights {
+    Locks,
+    Records,
+    Migration,
+    /// Of the transaction's user.
+    Fence,
+}
+
+impl Rights {
+    fn remedy(self) -> &'static str {
+        match self {
+            Self::Locks => {
+                "grant SELECT, INSERT, UPDATE and DELETE on the lock table, and SELECT on its version table (with several                  nodes of Galera INSERT and UPDATE, too)"
+            }
+            Self::Records => {
+                "grant SELECT, INSERT, UPDATE and DELETE on the lock table and on the table of records"
+            }
+            Self::Migration => {
+                "grant CREATE, ALTER, SELECT, INSERT and UPDATE on the database, for `LockManager::migrate` only"
+            }
+            Self::Fence => {
+                "grant the user of this transaction SELECT and UPDATE on the lock table, and for `run_once` on the table of \
+                 records"
+            }
+        }
+    }
+}
+
 /// The server's error number, where the server answered.
 pub(super) fn number(error: &sqlx::Error) -> Option<u16> {
     error.as_database_error().and_then(number_of)
@@ -38,13 +68,13 @@ fn number_of(answer: &dyn DatabaseError) -> Option<u16> {
 }
 
 /// An error of a statement on the store's own connections.
-pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError {
+pub(super) fn of_statement(error: sqlx::Error, table: &TableName, rights: Rights) -> StoreError {
     if number(&error) == Some(NO_SUCH_TABLE)
         && let Err(missing) = schema::check(None, table)
     {
         return missing.with_source(error);
     }
-    sql_error::of_statement(error, meaning)
+    sql_error::of_statement(error, |answer| meaning(answer, rights))
 }
 
 /// An error of a statement on a user's connection.
@@ -53,7 +83,7 @@ pub(crate) fn of_fence_check(error: DriverError) -> StoreError {
                    the table with its database in the builder's `table` if the URL names none";
     error.classify(|code, message| match code.parse().ok()? {
         NO_SUCH_TABLE => Some((StoreErrorKind::Schema, missing)),
-        number => meaning_of(number, message),
+        number => meaning_of(number, message, Rights::Fence),
     })
 }
 
@@ -68,14 +98,14 @@ pub(crate) fn is_conflict(answer: &dyn DatabaseError) -> bool {
 
 /// An error of opening a connection.
 pub(super) fn of_connect(error: sqlx::Error) -> StoreError {
-    sql_error::of_connect(error, meaning)
+    sql_error::of_connect(error, |answer| meaning(answer, Rights::Locks))
 }
 
-fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
-    meaning_of(number_of(answer)?, answer.message())
+fn meaning(answer: &dyn DatabaseError, rights: Rights) -> Option<(StoreErrorKind, &'static str)> {
+    meaning_of(number_of(answer)?, answer.message(), rights)
 }
 
-fn meaning_of(number: u16, message: &str) -> Option<(StoreErrorKind, &'static str)> {
+fn meaning_of(number: u16, message: &str, rights: Rights) -> Option<(StoreErrorKind, &'static str)> {
     use StoreErrorKind::{Conflict, Interrupted, Refused, Schema, Unreachable};
     Some(match number {
         // Other options refuse statements with the same number.
@@ -98,11 +128,7 @@ fn meaning_of(number: u16, message: &str) -> Option<(StoreErrorKind, &'static st
             "check the user name, the password and how the user authenticates",
         ),
         1129 | 1130 => (Refused, "let this host connect to the server"),
-        1044 | 1142 | 1143 | 1227 | 1370 => (
-            Refused,
-            "grant SELECT, INSERT, UPDATE and DELETE on the lock table and its version table, and CREATE for \
-             `LockManager::migrate`",
-        ),
+        1044 | 1142 | 1143 | 1227 | 1370 => (Refused, rights.remedy()),
         // After a fail-over a new connection may find the new primary.
         1290 | 1836 => (
             Unreachable,
@@ -156,7 +182,7 @@ mod tests {
     #[test]
     fn a_commit_that_the_group_may_still_carry_out_is_neither_undone_nor_refused() {
         for number in [3100, 3101] {
-            let (kind, _) = meaning_of(number, "").unwrap();
+            let (kind, _) = meaning_of(number, "", Rights::Locks).unwrap();
             assert_eq!(kind, StoreErrorKind::Interrupted, "{number}");
         }
     }

@@ -7,6 +7,7 @@ use sqlx::AssertSqlSafe;
 use sqlx::mysql::MySqlConnection;
 use tokio::time::sleep;
 
+use super::error::Rights;
 use super::{MySqlStore, error, session};
 use crate::store::schema::{self, SchemaVersion};
 use crate::store::sql_row::schema_version;
@@ -28,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) async fn check_schema(store: &MySqlStore) -> Result<(), StoreError> {
     let mut connection = store.connections.take_new().await?;
-    let found = version(store, &mut connection).await;
+    let found = version(store, &mut connection, Rights::Locks).await;
     schema::check(connection.finish(found)?, &store.table)
 }
 
@@ -39,6 +40,7 @@ pub(super) async fn check_schema(store: &MySqlStore) -> Result<(), StoreError> {
 pub(super) async fn version(
     store: &MySqlStore,
     connection: &mut MySqlConnection,
+    rights: Rights,
 ) -> Result<Option<SchemaVersion>, StoreError> {
     let (lock, version) = (&store.table_sql, store.table.quoted_version('`'));
     let sql = format!(
@@ -49,7 +51,7 @@ pub(super) async fn version(
         Err(error) if error::number(&error) == Some(error::NO_SUCH_COLUMN) => {
             return Err(schema::foreign(&store.table).with_source(error));
         }
-        answer => answer.map_err(|error| store.failed(error))?,
+        answer => answer.map_err(|error| store.failed_without(error, rights))?,
     };
     let found = rows.first().map(schema_version).transpose();
     found.map_err(|error| store.failed(error))
@@ -86,12 +88,12 @@ fn is_conflict(error: &StoreError) -> bool {
 
 async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<(), StoreError> {
     // Checked before the lock too: when nothing is to be done, the right to SELECT suffices.
-    let found = version(store, connection).await?;
+    let found = version(store, connection, Rights::Migration).await?;
     if schema::is_complete(found) {
         return schema::check(found, &store.table);
     }
     take_turn(store, connection).await?;
-    let before = version(store, connection).await?;
+    let before = version(store, connection, Rights::Migration).await?;
     let done = before.map_or(0, |found| usize::try_from(found.version).unwrap_or(0));
     for script in SCRIPTS.iter().skip(done) {
         for statement in statements(script) {
@@ -103,7 +105,7 @@ async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<
             .await?;
         }
     }
-    let after = version(store, connection).await?;
+    let after = version(store, connection, Rights::Migration).await?;
     schema::check(after, &store.table)
 }
 
@@ -118,7 +120,9 @@ async fn make(
         .await;
     match made {
         // An earlier run was interrupted between this statement and the script's last one.
-        Err(error) if error::number(&error) != Some(error::DUPLICATE_COLUMN) => Err(store.failed(error)),
+        Err(error) if error::number(&error) != Some(error::DUPLICATE_COLUMN) => {
+            Err(store.failed_without(error, Rights::Migration))
+        }
         _ => Ok(()),
     }
 }

@@ -30,6 +30,7 @@ pub(crate) use self::fence::{reads_release, release_in, verify};
 #[cfg(feature = "run_once")]
 pub(crate) use self::record::complete_in;
 
+use self::error::Rights;
 use self::one::Statements;
 use self::session::Session;
 use super::busy_keys::BusyKeys;
@@ -127,7 +128,12 @@ impl MySqlStore {
 
     /// Classifies an error of a statement on the lock table.
     fn failed(&self, error: sqlx::Error) -> StoreError {
-        error::of_statement(error, &self.table)
+        self.failed_without(error, Rights::Locks)
+    }
+
+    /// Classifies an error of a statement that needs these rights.
+    fn failed_without(&self, error: sqlx::Error, rights: Rights) -> StoreError {
+        error::of_statement(error, &self.table, rights)
     }
 
     /// The lock table with its database: a user's session may have selected another database.

@@ -4,6 +4,7 @@ use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Row as _};
 use uuid::Uuid;
 
+use super::error::Rights;
 use super::session::Session;
 use super::{MySqlStore, error, migrate, row, sql};
 use crate::key::Key;
@@ -145,7 +146,7 @@ impl MySqlStore {
         if error::number(&error) == Some(error::NO_SUCH_TABLE) {
             return schema::no_records(&self.table).with_source(error);
         }
-        self.failed(error)
+        self.failed_without(error, Rights::Records)
     }
 
     /// A write that needs the lease. `None` when it would wait for a row that is locked: it may be the caller's own
@@ -241,7 +242,7 @@ impl MySqlStore {
         limit: u32,
     ) -> Result<Purged, StoreError> {
         let mut purged = Purged::default();
-        if after.is_none() && !schema::has_records(migrate::version(self, connection).await?) {
+        if after.is_none() && !schema::has_records(migrate::version(self, connection, Rights::Locks).await?) {
             return Ok(purged);
         }
         let table = self.record_table();
