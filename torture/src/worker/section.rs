@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
+use dblock::store::StoreErrorKind;
 use dblock::{CurrentLock, LockError, LockGuard};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
@@ -272,6 +273,12 @@ impl Worker {
         Some(match timeout(plan.wait + TIMEOUT, paid).await.ok()? {
             Ok(()) => {
                 self.journal.write(Event::Transferred { id: transfer.id });
+                Ok(())
+            }
+            // It is rolled back, and could begin anew.
+            Err(Failure::Lock(LockError::Store { source, .. }))
+                if source.kind() == StoreErrorKind::Conflict =>
+            {
                 Ok(())
             }
             Err(Failure::Lock(error)) => Err(error),
