@@ -316,7 +316,7 @@ async fn a_record_of_a_later_lease_shows_that_the_lock_is_lost(backend: Backend)
         assert!(late.as_ref().is_err_and(lost), "{on_crash:?}: {late:?}");
         assert_eq!(ran.unwrap(), Once::Ran(7));
         assert_eq!(state(&other).await, (RecordState::Succeeded, 1));
-        assert!(other.forget(KEY).await.unwrap());
+        assert!(other.forget(&record(&other).await).await.unwrap());
     }
 }
 

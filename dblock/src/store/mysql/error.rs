@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_server_in_offline_mode_is_not_reached() {
-        let (kind, _) = meaning_of(3032, "").unwrap();
+        let (kind, _) = meaning_of(3032, "", Rights::Locks).unwrap();
         assert_eq!(kind, StoreErrorKind::Unreachable);
     }
 }
