@@ -244,7 +244,7 @@ impl LockManager {
         self.shared.namespace.as_deref()
     }
 
-    /// The name of the lock table, as [`LockManagerBuilder::table`] was given it. A store without tables leaves
+    /// The name of the lock table, as `LockManagerBuilder::table` was given it. A store without tables leaves
     /// it unused.
     pub fn table(&self) -> &str {
         &self.shared.table
