@@ -1,4 +1,4 @@
-//! Getting packages: installs them where that is ours to do, else names the command.
+//! Getting packages: installs them where somebody asks for it, else names the command.
 
 use std::env;
 use std::fs;
@@ -42,7 +42,8 @@ const UPDATES: u32 = 3;
 /// The facts that decide who installs what.
 #[derive(Debug)]
 struct Machine {
-    root: bool,
+    /// Somebody asked for it, and it runs as root.
+    may_install: bool,
     ci: bool,
     manager: Option<Manager>,
     /// Where its programs are.
@@ -72,17 +73,18 @@ impl Manager {
     }
 }
 
-/// Installs what is `missing` of Debian's packages, all of it at once. Returns what is left out, because this
-/// machine cannot have it.
+/// Installs what is `missing` of Debian's packages, all of it at once, if that was `asked` for. Returns what is
+/// left out, because this machine cannot have it.
 ///
 /// Two runs of apt-get refuse each other, so a task calls this once, before anything else.
 ///
 /// # Errors
-/// A package is not ours to install: the error names the command that does, and what can be done `otherwise`.
+/// A package may not be installed: the error names the command that does, and what can be done `otherwise`.
 /// Or one that is offered cannot be installed.
 pub async fn install(
     missing: impl Fn() -> Vec<&'static str>,
     otherwise: &str,
+    asked: bool,
 ) -> anyhow::Result<Vec<&'static str>> {
     let mut wanted = missing();
     wanted.sort_unstable();
@@ -90,7 +92,7 @@ pub async fn install(
     if wanted.is_empty() {
         return Ok(wanted);
     }
-    let left_out = Machine::look(Path::new("/etc/debian_version"))
+    let left_out = Machine::look(Path::new("/etc/debian_version"), asked)
         .install(&wanted, otherwise)
         .await?;
     let mut still = missing();
@@ -113,9 +115,12 @@ fn is_ci() -> bool {
 }
 
 impl Machine {
-    fn look(debian: &Path) -> Self {
+    fn look(debian: &Path, asked: bool) -> Self {
         let path = env::var_os("PATH").unwrap_or_default();
-        Self::with(debian, programs::folders(&path))
+        Self {
+            may_install: asked && rustix::process::geteuid().is_root(),
+            ..Self::with(debian, programs::folders(&path))
+        }
     }
 
     fn with(debian: &Path, folders: Vec<PathBuf>) -> Self {
@@ -124,7 +129,7 @@ impl Machine {
                 && (*manager != Manager::Apt || debian.exists())
         };
         Self {
-            root: rustix::process::geteuid().is_root(),
+            may_install: false,
             ci: is_ci(),
             manager: Manager::ALL.into_iter().find(present),
             folders,
@@ -135,7 +140,7 @@ impl Machine {
 
     async fn install<'p>(&self, missing: &[&'p str], otherwise: &str) -> anyhow::Result<Vec<&'p str>> {
         eprintln!("missing: {}", missing.join(", "));
-        let ours = self.root && self.manager == Some(Manager::Apt);
+        let ours = self.may_install && self.manager == Some(Manager::Apt);
         if ours {
             self.update().await?;
         }
@@ -171,7 +176,8 @@ impl Machine {
         let debian = missing.join(" ");
         match self.manager {
             Some(Manager::Apt) => format!(
-                "run: sudo apt-get update && sudo apt-get install -y --no-install-recommends {debian}"
+                "run: sudo apt-get update && sudo apt-get install -y --no-install-recommends {debian}\n\
+                 or add `--install`, as root"
             ),
             Some(Manager::Dnf) => {
                 let fedora = debian.replace("postgresql", "postgresql-server");

@@ -25,8 +25,8 @@ pub(crate) struct Args {
     subjects: Vec<String>,
 }
 
-pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    packages::install(missing, &Purpose::Benches.otherwise()).await?;
+pub(crate) async fn run(args: &Args, install: bool) -> anyhow::Result<ExitCode> {
+    packages::install(missing, &Purpose::Benches.otherwise(), install).await?;
     eprintln!(
         "building the benches and the libraries beside which dblock is measured, optimized: some minutes the first time"
     );

@@ -29,7 +29,7 @@ enum Store {
     Galera,
 }
 
-pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: &Args, install: bool) -> anyhow::Result<ExitCode> {
     let name = match args.store {
         Store::Postgres => "postgres",
         Store::Galera => "galera",
@@ -42,7 +42,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
         });
         packages
     };
-    packages::install(missing, "").await?;
+    packages::install(missing, "", install).await?;
     let mut command = Command::new(build().await?);
     command.args(["failover", "--store", name, "--rounds", &args.rounds.to_string()]);
     command.args(["--seed", &args.seed.to_string()]);

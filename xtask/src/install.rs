@@ -6,16 +6,16 @@ use dblock_servers::{Kind, Purpose, etcd, galera, has_faketime, missing, package
 use crate::steps::Step;
 use crate::torture;
 
-/// Installs what these steps need. Returns the packages that are left out, because this machine cannot have
+/// Installs what these steps need, if that was `asked` for. Returns the packages that are left out, because this machine cannot have
 /// them.
 ///
 /// # Errors
-/// One of them cannot be installed although it is offered, or is not ours to install.
-pub(crate) async fn for_steps(steps: &[Step]) -> anyhow::Result<Vec<&'static str>> {
+/// One of them cannot be installed although it is offered, or nobody asked for it, or only root may.
+pub(crate) async fn for_steps(steps: &[Step], asked: bool) -> anyhow::Result<Vec<&'static str>> {
     let all = Step::ALL;
     // Whoever asks for the packages alone wants those of all steps.
     let steps = if steps == [Step::Install] { &all } else { steps };
-    packages::install(|| of_steps(steps), &Purpose::Tests.otherwise()).await
+    packages::install(|| of_steps(steps), &Purpose::Tests.otherwise(), asked).await
 }
 
 fn of_steps(steps: &[Step]) -> Vec<&'static str> {

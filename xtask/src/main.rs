@@ -18,7 +18,6 @@ mod programs;
 mod serve;
 mod signals;
 mod simulate;
-mod sizing;
 mod steps;
 mod stores;
 mod test;
@@ -37,6 +36,9 @@ use signals::Signals;
     about = "Tasks of the dblock project"
 )]
 struct Cli {
+    /// Install with `apt-get` what is missing, as root.
+    #[arg(long, global = true)]
+    install: bool,
     #[command(subcommand)]
     task: Task,
 }
@@ -55,8 +57,6 @@ enum Task {
     Bench(bench::Args),
     /// Check the documents, and make the book of them.
     Book(book::Args),
-    /// Compute how much a server carries, from the measured figures, and write the tables of docs/sizing.md.
-    Sizing,
     /// Start throw-away database servers, print their URLs, and stop them at Ctrl-C.
     Servers,
 }
@@ -64,7 +64,7 @@ enum Task {
 // One thread: Linux sends the parent-death signal of a child when the thread that started it ends.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
-    match Box::pin(run(Cli::parse().task)).await {
+    match Box::pin(run(Cli::parse())).await {
         Ok(code) => code,
         Err(error) => {
             anstream::eprintln!("\x1b[1;31merror\x1b[0m: {error:#}");
@@ -73,19 +73,19 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn run(task: Task) -> anyhow::Result<ExitCode> {
+async fn run(Cli { install, task }: Cli) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
     match task {
         Task::Test(args) => tokio::select! {
-            outcome = test::run(&args) => outcome,
+            outcome = test::run(args, install) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Torture(args) => tokio::select! {
-            outcome = torture::run(&args) => outcome,
+            outcome = torture::run(&args, install) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Failover(args) => tokio::select! {
-            outcome = failover::run(&args) => outcome,
+            outcome = failover::run(&args, install) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Simulate(args) => tokio::select! {
@@ -93,16 +93,15 @@ async fn run(task: Task) -> anyhow::Result<ExitCode> {
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Bench(args) => tokio::select! {
-            outcome = bench::run(&args) => outcome,
+            outcome = bench::run(&args, install) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Book(args) => tokio::select! {
             outcome = book::run(&args) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
-        Task::Sizing => sizing::run(),
         Task::Servers => tokio::select! {
-            outcome = serve::run() => outcome,
+            outcome = serve::run(install) => outcome,
             // For this task a signal is the ordinary end.
             _ = signals.next() => Ok(ExitCode::SUCCESS),
         },

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use dblock_servers::{Purpose, Servers, missing, packages};
 
 /// The servers for the tests, until a signal ends this future.
-pub(crate) async fn run() -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(install: bool) -> anyhow::Result<ExitCode> {
     let tests = Purpose::Tests;
-    packages::install(|| missing(tests.kinds(), tests), "").await?;
+    packages::install(|| missing(tests.kinds(), tests), "", install).await?;
     let servers = Servers::start(Purpose::Tests.kinds(), Purpose::Tests).await?;
     eprintln!(
         "{} run until Ctrl-C. In another terminal:",

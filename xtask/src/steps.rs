@@ -23,7 +23,7 @@ pub(crate) const FEATURES: &str = "dblock/macros,dblock/metrics,dblock/mysql,dbl
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Step {
-    /// What the chosen steps need is here, or is installed where that is ours to do. Always runs.
+    /// What the chosen steps need is here, or is installed with `--install`. Always runs.
     Install,
     /// The code is formatted.
     Fmt,
@@ -99,6 +99,15 @@ pub(crate) enum Ready {
     Torture(PathBuf),
 }
 
+/// What a run of the task was asked for.
+#[derive(Debug)]
+pub(crate) struct Chosen {
+    pub steps: Vec<Step>,
+    /// Arguments for `cargo test`.
+    pub extra: Vec<String>,
+    pub install: bool,
+}
+
 impl Step {
     /// In an order in which each has use for what those before it have built.
     pub(crate) const ALL: [Self; 17] = [
@@ -145,15 +154,15 @@ impl Step {
         Ok(Ready::Test { programs, servers })
     }
 
-    /// Runs the whole step, one of `steps`.
-    pub(crate) async fn run(self, way: Way, steps: &[Self], extra: &[String]) -> anyhow::Result<Passed> {
+    /// Runs the whole step, one of those that were chosen.
+    pub(crate) async fn run(self, way: Way, chosen: &Chosen) -> anyhow::Result<Passed> {
         match self {
             Self::Install => {
-                let packages = install::for_steps(steps).await?;
+                let packages = install::for_steps(&chosen.steps, chosen.install).await?;
                 return Ok(Passed::without(packages.into_iter().map(str::to_owned)));
             }
             Self::Fmt => way.run(&mut cargo(["fmt", "--all", "--check"])).await?,
-            Self::Test => return test(way, extra).await,
+            Self::Test => return test(way, &chosen.extra).await,
             Self::Torture => return self.make_ready().await?.run().await,
             Self::Clippy => {
                 let mut command = cargo(["clippy", "--all-targets", "--features", FEATURES]);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use futures_util::stream::{self, StreamExt as _};
 
 use crate::command::Way;
-use crate::steps::{Passed, Step};
+use crate::steps::{Chosen, Passed, Step};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -35,11 +35,15 @@ struct Done {
     time: Duration,
 }
 
-pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: Args, install: bool) -> anyhow::Result<ExitCode> {
     let begin = Instant::now();
     let chosen = |step: &Step| *step == Step::Install || args.only.is_empty() || args.only.contains(step);
-    let chosen: Vec<Step> = Step::ALL.into_iter().filter(chosen).collect();
-    let done = Box::pin(run_all(&chosen, &args.extra)).await;
+    let chosen = Chosen {
+        steps: Step::ALL.into_iter().filter(chosen).collect(),
+        extra: args.extra,
+        install,
+    };
+    let done = Box::pin(run_all(&chosen)).await;
     eprintln!("{}", summary(&done, begin.elapsed()));
     let failed = done.iter().any(|done| done.outcome.is_err());
     Ok(if failed {
@@ -49,11 +53,11 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     })
 }
 
-async fn run_all(chosen: &[Step], extra: &[String]) -> Vec<Done> {
-    let plan = Plan::of(chosen, extra);
+async fn run_all(chosen: &Chosen) -> Vec<Done> {
+    let plan = Plan::of(&chosen.steps, &chosen.extra);
     let mut done = Vec::new();
     for step in plan.first {
-        done.push(run_one(step, step.run(Way::Shown, chosen, extra)).await);
+        done.push(run_one(step, step.run(Way::Shown, chosen)).await);
     }
     let mut ready = Vec::new();
     for step in plan.waiting {
@@ -74,7 +78,7 @@ async fn run_all(chosen: &[Step], extra: &[String]) -> Vec<Done> {
     };
     // Those that need the same target folder wait for each other in cargo.
     let computing = stream::iter(plan.computing)
-        .map(|step| run_one(step, step.run(Way::Beside, chosen, extra)))
+        .map(|step| run_one(step, step.run(Way::Beside, chosen)))
         .buffer_unordered(COMPUTING_AT_ONCE)
         .collect::<Vec<_>>();
     let (waited, computed) = tokio::join!(waiting, computing);

@@ -85,9 +85,9 @@ impl Store {
     }
 }
 
-pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+pub(crate) async fn run(args: &Args, install: bool) -> anyhow::Result<ExitCode> {
     let kinds = Vec::from_iter(args.store.kind());
-    packages::install(|| install::of_torture(&kinds), "").await?;
+    packages::install(|| install::of_torture(&kinds), "", install).await?;
     carry_out(command(&build().await?, args)).await
 }
 

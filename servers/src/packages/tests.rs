@@ -22,7 +22,7 @@ fn debian(folder: &Path, apt: &str) -> Machine {
     let machine = Machine::with(&folder.join("debian_version"), vec![folder.to_owned()]);
     assert_eq!(machine.manager, Some(Manager::Apt));
     Machine {
-        root: true,
+        may_install: true,
         ci: false,
         policy: folder.join("policy"),
         pause: Duration::ZERO,
@@ -96,12 +96,12 @@ async fn the_lists_are_asked_for_again_while_somebody_else_has_their_lock() {
 }
 
 #[tokio::test]
-async fn only_root_on_a_debian_machine_installs() {
+async fn only_who_is_asked_and_may_installs_and_on_debian_alone() {
     let folder = tempfile::tempdir().unwrap();
     let both = ["postgresql", "mariadb-server"];
-    let told = async |root, manager| {
+    let told = async |may_install, manager| {
         let machine = Machine {
-            root,
+            may_install,
             manager,
             ..debian(folder.path(), "")
         };
@@ -110,9 +110,10 @@ async fn only_root_on_a_debian_machine_installs() {
     assert_eq!(
         told(false, Some(Manager::Apt)).await,
         "missing: postgresql, mariadb-server; run: sudo apt-get update && \
-         sudo apt-get install -y --no-install-recommends postgresql mariadb-server"
+         sudo apt-get install -y --no-install-recommends postgresql mariadb-server\n\
+         or add `--install`, as root"
     );
-    for root in [true, false] {
+    for may_install in [true, false] {
         for (manager, remedy) in [
             (
                 Some(Manager::Dnf),
@@ -122,7 +123,7 @@ async fn only_root_on_a_debian_machine_installs() {
             (None, "install what Debian calls postgresql mariadb-server"),
         ] {
             assert_eq!(
-                told(root, manager).await,
+                told(may_install, manager).await,
                 format!("missing: postgresql, mariadb-server; {remedy}")
             );
         }
@@ -134,7 +135,7 @@ async fn only_root_on_a_debian_machine_installs() {
 async fn what_is_offered_is_not_left_out_where_it_is_not_ours_to_install() {
     let folder = tempfile::tempdir().unwrap();
     let machine = Machine {
-        root: false,
+        may_install: false,
         ..debian(folder.path(), "")
     };
     let error = machine.install(&["zookeeper", "etcd-server"], "").await;
