@@ -205,6 +205,63 @@ impl LockError {
         }
     }
 
+    /// [`Busy`](Self::Busy), for dblock itself. The key is as it was typed, here and below.
+    #[doc(hidden)]
+    pub fn busy(key: Key, holder: Option<Holder>, waited: Duration) -> Self {
+        Self::Busy { key, holder, waited }
+    }
+
+    /// [`Timeout`](Self::Timeout), for dblock itself.
+    #[doc(hidden)]
+    pub fn timeout(key: Key, holder: Option<Holder>, waited: Duration, cause: TimeoutCause) -> Self {
+        Self::Timeout {
+            key,
+            holder,
+            waited,
+            cause,
+        }
+    }
+
+    /// [`Lost`](Self::Lost), for dblock itself.
+    #[doc(hidden)]
+    pub fn lost(key: Key, reason: LostReason, fence_token: i64, held: Duration) -> Self {
+        Self::Lost {
+            key,
+            reason,
+            fence_token,
+            held,
+        }
+    }
+
+    /// [`Store`](Self::Store) of a call that waited for so long, for dblock itself.
+    #[doc(hidden)]
+    pub fn store_after(key: Key, waited: Duration, source: StoreError) -> Self {
+        Self::Store {
+            key: Some(key),
+            waited,
+            source,
+        }
+    }
+
+    /// [`Unconfirmed`](Self::Unconfirmed), for dblock itself.
+    #[doc(hidden)]
+    pub fn unconfirmed(key: Key, waited: Duration, source: StoreError) -> Self {
+        Self::Unconfirmed { key, waited, source }
+    }
+
+    /// [`Shutdown`](Self::Shutdown), for dblock itself.
+    #[doc(hidden)]
+    pub fn shutdown(key: Option<Key>) -> Self {
+        Self::Shutdown { key }
+    }
+
+    /// [`Run`](Self::Run), for dblock itself.
+    #[cfg(feature = "run_once")]
+    #[doc(hidden)]
+    pub fn run(key: Key, reason: RunError) -> Self {
+        Self::Run { key, reason }
+    }
+
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid {
             message: message.into(),

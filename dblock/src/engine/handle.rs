@@ -201,9 +201,7 @@ impl EngineHandle {
         let site = shared.meter.site(call.options.function);
         let refused = |site: &Site, key: &Key| {
             site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
-            LockError::Shutdown {
-                key: Some(key.to_typed()),
-            }
+            LockError::shutdown(Some(key.to_typed()))
         };
         if shared.stopping.load(Ordering::Acquire) && !call.nested || shared.stopped.load(Ordering::Acquire) {
             return Err(refused(&site, &call.key));
@@ -303,7 +301,7 @@ impl Asked<'_> {
             |_| {
                 site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
                 let key = cell.map(|cell| cell.key().to_typed());
-                Err(LockError::Shutdown { key })
+                Err(LockError::shutdown(key))
             },
             |(answer, _)| answer,
         )

@@ -95,12 +95,7 @@ impl Lease {
     }
 
     pub(crate) fn lost(&self, reason: LostReason) -> LockError {
-        LockError::Lost {
-            key: self.key().to_typed(),
-            reason,
-            fence_token: self.fence_token(),
-            held: self.held_for(),
-        }
+        LockError::lost(self.key().to_typed(), reason, self.fence_token(), self.held_for())
     }
 
     /// Time left until the local deadline; zero when the lease has ended.
@@ -246,11 +241,8 @@ impl Lease {
     /// The error of a call on the lock that the store did not confirm, for the reason that it gave, or for
     /// this one.
     pub(crate) fn unconfirmed(&self, error: Option<StoreError>, waited: Duration, why: &str) -> LockError {
-        LockError::Unconfirmed {
-            key: self.key().to_typed(),
-            waited,
-            source: error.unwrap_or_else(|| StoreError::new(StoreErrorKind::Interrupted, why)),
-        }
+        let source = error.unwrap_or_else(|| StoreError::new(StoreErrorKind::Interrupted, why));
+        LockError::unconfirmed(self.key().to_typed(), waited, source)
     }
 
     pub(super) async fn confirmed(&self, answer: Confirmation) -> Result<(), LockError> {

@@ -70,14 +70,10 @@ fn refused(shared: &Shared, cell: &Cell, caller: &Waiter<Ticket>, refusal: Refus
     let site = shared.meter.numbered(caller.call.site);
     site.acquire_ended(outcome(&refusal, caller.non_blocking), waited);
     let (holder, cause) = match refusal {
-        Refusal::Shutdown => return LockError::Shutdown { key: Some(key) },
+        Refusal::Shutdown => return LockError::shutdown(Some(key)),
         Refusal::Store(source) => {
             tracing::warn!(%key, %owner, ?waited, error = %source, "lock store failed");
-            return LockError::Store {
-                key: Some(key),
-                waited,
-                source,
-            };
+            return LockError::store_after(key, waited, source);
         }
         Refusal::Busy(holder) => {
             if !caller.non_blocking {
@@ -90,14 +86,9 @@ fn refused(shared: &Shared, cell: &Cell, caller: &Waiter<Ticket>, refusal: Refus
     };
     tracing::debug!(%key, %owner, ?waited, holder = holder.as_ref().map(|o| o.name.as_str()), ?cause, "lock busy");
     if caller.non_blocking {
-        LockError::Busy { key, holder, waited }
+        LockError::busy(key, holder, waited)
     } else {
-        LockError::Timeout {
-            key,
-            holder,
-            waited,
-            cause,
-        }
+        LockError::timeout(key, holder, waited, cause)
     }
 }
 

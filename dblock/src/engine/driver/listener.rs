@@ -96,7 +96,7 @@ impl Listener {
                 biased;
                 Some(wake_up) = self.told.recv() => match wake_up {
                     WakeUp::Released(key) => return ListenerEvent::Released(key),
-                    WakeUp::PassedOn { key, lease_id, fence_token } => {
+                    WakeUp::PassedOn { key, lease_id, fence_token, .. } => {
                         return ListenerEvent::PassedOn(key, lease_id, fence_token);
                     }
                     WakeUp::Listening => {

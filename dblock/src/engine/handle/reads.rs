@@ -55,7 +55,7 @@ impl<T: Clone + Send + 'static> Reads<T> {
         self.join(engine, Look { key, answer });
         match answered.await {
             Ok(found) => found.map_err(LockError::store),
-            Err(_) => Err(LockError::Shutdown { key: None }),
+            Err(_) => Err(LockError::shutdown(None)),
         }
     }
 

@@ -108,7 +108,7 @@ impl EngineHandle {
         });
         match answer.await {
             Ok(result) => result.map_err(LockError::store),
-            Err(_) => Err(LockError::Shutdown { key: None }),
+            Err(_) => Err(LockError::shutdown(None)),
         }
     }
 
