@@ -84,6 +84,9 @@ pub(super) struct RunChecks {
     entered: Vec<(RecordVersion, usize)>,
     /// The attempts whose bodies have begun since the last success.
     attempts: Vec<u32>,
+    /// The fence token of the last success. A body of an older run may still begin, where a jump of the clock
+    /// took its lease; its attempts are not those of the next run.
+    success: i64,
     /// Until when the last success is remembered.
     succeeded: Option<i64>,
     /// The leases of tokens.
@@ -328,13 +331,16 @@ impl World {
         );
         let now = self.store.clock(self.now);
         let checks = &mut self.checks.keys[key].runs;
+        let is_of_this_run = version.fence_token > checks.success;
         let twice = checks.entered.iter().any(|(entered, _)| *entered == version)
-            || checks.attempts.contains(&version.attempts);
+            || is_of_this_run && checks.attempts.contains(&version.attempts);
         let again = checks.succeeded.is_some_and(|until| now < until) && self.plan.faults.clock_back == 0;
         // Somebody else may have run it meanwhile.
         let again = again && !forced;
         checks.entered.push((version, number));
-        checks.attempts.push(version.attempts);
+        if is_of_this_run {
+            checks.attempts.push(version.attempts);
+        }
         if again {
             self.fail(format!("caller {number} runs what has succeeded"));
         } else if twice {
@@ -516,9 +522,10 @@ impl World {
         let success = record
             .as_ref()
             .filter(|record| record.state == RecordState::Succeeded);
-        if let Some(until) = success.map(|record| record.keep_until) {
+        if let Some(success) = success {
             let runs = &mut self.checks.keys[key].runs;
-            runs.succeeded = Some(until);
+            runs.succeeded = Some(success.keep_until);
+            runs.success = success.fence_token;
             runs.attempts.clear();
         }
         self.store.rows[key].record = record;

@@ -48,6 +48,13 @@ fn keeps_until(calls: &Calls, call: &Call, left_before: i64, facts: &Facts) -> O
     let stay = call.stay.as_ref()?;
     let (left, answer) = (stay.left?, call.answer.as_ref()?);
     let in_order = answer.end == End::Done && answer.at - left.at < LEFT_AT_ONCE;
+    // A lease that ends before `hold_min` is written leaves the key free at its end.
+    let lease_end = calls.granted_after(call) + call.parameters.ttl;
+    let slow = Span {
+        from: left.at,
+        to: answer.at,
+    };
+    let may_have_ended = answer.at >= lease_end && facts.hears_late(call.life, slow);
     let granted = if left_before <= left.at {
         call.asked.max(left_before).min(stay.entered)
     } else {
@@ -58,7 +65,7 @@ fn keeps_until(calls: &Calls, call: &Call, left_before: i64, facts: &Facts) -> O
         from: calls.granted_after(call),
         to: until,
     };
-    (in_order && !facts.taken_away(&call.key, span)).then_some(until)
+    (in_order && !may_have_ended && !facts.taken_away(&call.key, span)).then_some(until)
 }
 
 /// A section ends with the `max_hold` of its root, unless its process or its body could not.

@@ -97,6 +97,35 @@ fn hold_min_counts_from_the_entry_beside_a_body_that_overran_seed_8() {
     assert!(sketch(1_100));
 }
 
+/// Seed 91 on PostgreSQL: the replies were late, and the lease ended before its `hold_min` was written.
+#[test]
+fn a_lease_that_ends_before_hold_min_is_written_leaves_the_key_seed_91() {
+    let sketch = |answered, slow: bool| {
+        let mut sketch = Sketch::default();
+        let ask = Ask {
+            ttl: 500,
+            hold_min: Some(1_000),
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 1, 0, ask);
+        sketch.enter(A, 1, 5, ("10", 10));
+        sketch.leave(A, 1, 20, 20);
+        sketch.answer(A, 1, answered, End::Done, None);
+        if slow {
+            let (seat, delay, ms) = (A.seat, 200, 1_000);
+            let fault = Fault::Slow { seat, delay, ms };
+            sketch = sketch.runner(10, Event::Fault { fault });
+        }
+        let found = sketch.section(B, 1, 20, 900, 901).findings();
+        found
+            .iter()
+            .any(|found| matches!(found, Finding::HoldMinCut { .. }))
+    };
+    assert!(!sketch(500, true));
+    assert!(sketch(499, true));
+    assert!(sketch(500, false));
+}
+
 #[test]
 fn hold_min_counts_from_the_end_of_the_one_before() {
     let sketch = |entered| {
