@@ -6,14 +6,28 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 
+use tokio::sync::oneshot;
+
 use super::core::dispatch::MAX_BATCH;
-use super::core::key::Machine;
+use super::core::key;
+use super::core::out::{self, Unconfirmed};
 use super::core::ownership::Ownership;
-use super::handle::Ticket;
+use super::hold::Hold;
+use super::resumption::Resuming;
 use super::sync::{AtomicU64, Mutex, MutexGuard, Notify};
+use crate::error::LockError;
 use crate::key::Key;
 #[cfg(feature = "run_once")]
 use crate::store::RecordChange;
+
+/// The channels for the answers to callers. A caller drops the `Resuming` as soon as it runs again.
+pub(super) type ToAcquire = oneshot::Sender<(Result<Hold, LockError>, Option<Resuming>)>;
+pub(super) type ToConfirm = oneshot::Sender<(Result<(), Unconfirmed>, Option<Resuming>)>;
+
+pub(super) type Machine = key::Machine<ToAcquire, ToConfirm>;
+pub(super) type Waiter = key::Waiter<ToAcquire>;
+pub(super) type Confirm = key::Confirm<ToConfirm>;
+pub(super) type Reply = out::Reply<ToAcquire, ToConfirm>;
 
 /// Number of maps that the keys are spread over, so that none of the maps is locked for long.
 const SHARDS: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
@@ -71,7 +85,7 @@ impl Cell {
 }
 
 pub(super) struct State {
-    pub(super) machine: Machine<Ticket>,
+    pub(super) machine: Machine,
     /// The cell is no longer in its map. An acquire must look the key up again.
     pub(super) retired: bool,
     /// The counters that include the key: pending releases, needs a grace, busy.

@@ -18,13 +18,11 @@ use uuid::Uuid;
 pub(super) use self::reads::Reads;
 use self::tasks::Task;
 pub(crate) use self::tasks::{Turn, Turns};
-use super::cells::Cell;
+use super::cells::{Cell, Machine, Waiter};
 use super::core::env::Env;
-use super::core::key::{Machine, Waiter};
 use super::core::ownership::{Begin, Call};
 use super::core::time::Time;
 use super::hold::Hold;
-use super::lease::Unconfirmed;
 use super::resumption::Resuming;
 use super::shared::{Shared, Unscheduled};
 use crate::error::LockError;
@@ -77,13 +75,6 @@ pub(crate) struct AcquireCall {
     pub(crate) begin: Option<Begin>,
 }
 
-/// The channel for the answer to a caller. The caller drops the `Resuming` as soon as it runs again.
-#[derive(Debug)]
-pub(crate) enum Ticket {
-    Acquire(oneshot::Sender<(Result<Hold, LockError>, Option<Resuming>)>),
-    Confirm(oneshot::Sender<(Result<(), Unconfirmed>, Option<Resuming>)>),
-}
-
 impl EngineHandle {
     pub(super) fn new(shared: Arc<Shared>, alive: Arc<Alive>) -> Self {
         Self { shared, alive }
@@ -127,7 +118,7 @@ impl EngineHandle {
     /// the answer. Dropping it at any point leaves no lock behind: a grant that arrives later goes to the
     /// next caller of this process, or is released. The row may say for 3 s more that somebody waits.
     pub(crate) fn acquire(&self, call: AcquireCall) -> impl Future<Output = Result<Hold, LockError>> {
-        self.ask_alone(call, super::core::key::Machine::acquire)
+        self.ask_alone(call, Machine::acquire)
     }
 
     /// The lease of a key that a transaction keeps although the call that took it has returned. The
@@ -158,7 +149,7 @@ impl EngineHandle {
         let mut all = Vec::with_capacity(calls.len());
         let mut unscheduled = Vec::with_capacity(calls.len());
         for call in calls {
-            let asks = |machine: &mut Machine<_>, env: &mut Env<'_>, waiter| machine.acquire(env, waiter);
+            let asks = |machine: &mut Machine, env: &mut Env<'_>, waiter| machine.acquire(env, waiter);
             all.push(self.ask(call, asks).map(|(asked, more)| {
                 unscheduled.extend(more);
                 asked
@@ -182,7 +173,7 @@ impl EngineHandle {
     fn ask_alone(
         &self,
         call: AcquireCall,
-        asks: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>, Box<Waiter<Ticket>>) -> u64,
+        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Box<Waiter>) -> u64,
     ) -> impl Future<Output = Result<Hold, LockError>> {
         let asked = self.ask(call, asks).map(|(asked, unscheduled)| {
             self.shared.put(unscheduled);
@@ -195,7 +186,7 @@ impl EngineHandle {
     fn ask(
         &self,
         call: AcquireCall,
-        asks: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>, Box<Waiter<Ticket>>) -> u64,
+        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Box<Waiter>) -> u64,
     ) -> Result<(Asked<'_>, Option<Unscheduled>), LockError> {
         let shared = &self.shared;
         let site = shared.meter.site(call.options.function);
@@ -210,7 +201,7 @@ impl EngineHandle {
             key, options, nested, ..
         } = call;
         let since = self.now();
-        let (reply, answer) = oneshot::channel();
+        let (to, answer) = oneshot::channel();
         let waiter = Box::new(Waiter {
             call: Call {
                 owner: call.owner,
@@ -227,7 +218,7 @@ impl EngineHandle {
             since,
             deadline: call.deadline,
             non_blocking: call.non_blocking,
-            ticket: Ticket::Acquire(reply),
+            to,
         });
         let (of_key, number, unscheduled) = shared.step_new(&key, |machine, env| asks(machine, env, waiter));
         let asked = Asked {

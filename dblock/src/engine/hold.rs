@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::cells::{Confirm, Machine};
 use super::core::env::Env;
-use super::core::key::{Confirm, Machine};
-use super::handle::{EngineHandle, Ticket};
-use super::lease::{Lease, Unconfirmed, confirm};
+use super::core::out::Unconfirmed;
+use super::handle::EngineHandle;
+use super::lease::{Lease, confirm};
 use super::shared::Unscheduled;
 use crate::error::{LockError, LostReason};
 use crate::store::{StoreError, StoreErrorKind};
@@ -65,11 +66,7 @@ impl Hold {
         Self::add(lease, engine, None)
     }
 
-    fn add(
-        lease: &Lease,
-        engine: &EngineHandle,
-        confirm: Option<Confirm<Ticket>>,
-    ) -> Result<Self, LockError> {
+    fn add(lease: &Lease, engine: &EngineHandle, confirm: Option<Confirm>) -> Result<Self, LockError> {
         let entered = lease.step(|machine, env| machine.enter(env, &lease.ownership, confirm));
         if !matches!(entered, Some(Ok(()))) {
             lease.check()?;
@@ -158,7 +155,7 @@ fn closed(lease: &Lease) -> LockError {
 }
 
 /// Ends a hold. The caller puts the answer into the schedule.
-fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm<Ticket>>) -> Option<Unscheduled> {
+fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm>) -> Option<Unscheduled> {
     let unscheduled = step_ending(lease, |machine, env| {
         machine.leave(env, &lease.ownership, in_order, confirm)
     });
@@ -171,7 +168,7 @@ fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm<Ticket>>) -> Opt
 /// Ends a hold. The caller puts the answer into the schedule.
 fn step_ending(
     lease: &Lease,
-    ends: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> Option<Duration>,
+    ends: impl FnOnce(&mut Machine, &mut Env<'_>) -> Option<Duration>,
 ) -> Option<Unscheduled> {
     let (held_for, unscheduled) = lease.shared.step_unscheduled(&lease.cell, ends);
     if let Some(held_for) = held_for.flatten() {

@@ -10,12 +10,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::cells::Cell;
+use super::cells::{Cell, Confirm, Machine};
 use super::core::env::Env;
-use super::core::key::{Confirm, Machine};
+use super::core::out::Unconfirmed;
 use super::core::ownership::Ownership;
 use super::core::time::Time;
-use super::handle::Ticket;
 use super::report;
 use super::resumption::Resuming;
 use super::shared::Shared;
@@ -25,15 +24,6 @@ use crate::options::OnLost;
 #[cfg(feature = "run_once")]
 use crate::store::RecordChange;
 use crate::store::{StoreError, StoreErrorKind};
-
-/// The reason why the row does not record what a caller did.
-#[derive(Debug)]
-pub(crate) enum Unconfirmed {
-    /// The lease had already ended.
-    Lost(LostReason),
-    /// The store did not answer in time. The engine goes on trying.
-    NoAnswer(Option<StoreError>),
-}
 
 /// An ownership as its owner sees it. Cloning is cheap and does not keep the lock.
 #[derive(Clone)]
@@ -202,16 +192,13 @@ impl Lease {
     }
 
     /// Calls the machine of the key. `None`: the key has been forgotten.
-    pub(super) fn step<R>(&self, does: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> R) -> Option<R> {
+    pub(super) fn step<R>(&self, does: impl FnOnce(&mut Machine, &mut Env<'_>) -> R) -> Option<R> {
         self.shared.step(&self.cell, does)
     }
 
     /// Does what is refused once the lease has ended.
     #[cfg(any(feature = "sql", feature = "run_once"))]
-    fn unless_ended(
-        &self,
-        does: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> bool,
-    ) -> Result<(), LockError> {
+    fn unless_ended(&self, does: impl FnOnce(&mut Machine, &mut Env<'_>) -> bool) -> Result<(), LockError> {
         if self.step(does) == Some(true) {
             return Ok(());
         }
@@ -290,10 +277,9 @@ impl Drop for InRun {
 pub(super) type Confirmation = oneshot::Receiver<(Result<(), Unconfirmed>, Option<Resuming>)>;
 
 /// A request to be told when the store has confirmed something, until `deadline`; and the answer.
-pub(super) fn confirm(deadline: Time) -> (Confirm<Ticket>, Confirmation) {
-    let (reply, answer) = oneshot::channel();
-    let ticket = Ticket::Confirm(reply);
-    (Confirm { ticket, deadline }, answer)
+pub(super) fn confirm(deadline: Time) -> (Confirm, Confirmation) {
+    let (to, answer) = oneshot::channel();
+    (Confirm { to, deadline }, answer)
 }
 
 #[cfg(test)]

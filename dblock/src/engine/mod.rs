@@ -28,6 +28,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 
+pub(crate) use self::core::out::Unconfirmed;
 pub(crate) use self::core::ownership::Begin;
 pub(crate) use self::core::time::Time;
 pub(crate) use self::driver::purge;
@@ -37,7 +38,7 @@ pub(crate) use self::handle::{AcquireCall, EngineHandle, Turn};
 pub(crate) use self::hold::Hold;
 #[cfg(feature = "run_once")]
 pub(crate) use self::lease::InRun;
-pub(crate) use self::lease::{Lease, Unconfirmed};
+pub(crate) use self::lease::Lease;
 pub(crate) use self::shared::Settings;
 
 use self::driver::Driver;

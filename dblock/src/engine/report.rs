@@ -2,47 +2,32 @@
 
 use std::sync::Arc;
 
-use super::cells::Cell;
-use super::core::key::Waiter;
-use super::core::out::{Kind, Note, Refusal, Reply};
+use super::cells::{Cell, Reply, Waiter};
+use super::core::out::{Kind, Note, Refusal};
 use super::core::ownership::Ownership;
-use super::handle::Ticket;
 use super::hold::Hold;
-use super::lease::{Lease, Unconfirmed};
+use super::lease::Lease;
 use super::resumption::Resuming;
 use super::shared::Shared;
 use crate::error::{LockError, LostReason, TimeoutCause};
 use crate::meter::AcquireOutcome;
 
 /// Replies to a caller.
-pub(super) fn reply(
-    shared: &Arc<Shared>,
-    cell: &Arc<Cell>,
-    reply: Reply<Ticket>,
-    resuming: Option<Resuming>,
-) {
-    let (ticket, answer) = match reply {
-        Reply::Granted(waiter, ownership) => return granted(shared, cell, *waiter, ownership, resuming),
+pub(super) fn reply(shared: &Arc<Shared>, cell: &Arc<Cell>, reply: Reply, resuming: Option<Resuming>) {
+    match reply {
+        Reply::Granted(waiter, ownership) => granted(shared, cell, *waiter, ownership, resuming),
         Reply::Refused(waiter, refusal) => {
             let error = refused(shared, cell, &waiter, refusal);
-            if let Ticket::Acquire(reply) = waiter.ticket {
-                let _ = reply.send((Err(error), resuming));
-            }
-            return;
+            let _ = waiter.to.send((Err(error), resuming));
         }
-        Reply::Confirmed(ticket) => (ticket, Ok(())),
-        Reply::Lost(ticket, reason) => (ticket, Err(Unconfirmed::Lost(reason))),
-        Reply::Unconfirmed(ticket, error) => (ticket, Err(Unconfirmed::NoAnswer(error))),
-    };
-    if let Ticket::Confirm(reply) = ticket {
-        let _ = reply.send((answer, resuming));
+        Reply::Confirmed(to, answer) => drop(to.send((answer, resuming))),
     }
 }
 
 fn granted(
     shared: &Arc<Shared>,
     cell: &Arc<Cell>,
-    waiter: Waiter<Ticket>,
+    waiter: Waiter,
     ownership: Arc<Ownership>,
     resuming: Option<Resuming>,
 ) {
@@ -54,16 +39,13 @@ fn granted(
         .numbered(waiter.call.site)
         .granted(now.since(waiter.since));
     let lease = Lease::new(Arc::clone(shared), Arc::clone(cell), ownership);
-    let Ticket::Acquire(reply) = waiter.ticket else {
-        return;
-    };
     // A caller that is gone drops the hold, which releases it. Without a handle no caller can be waiting.
     if let Some(hold) = Hold::granted(lease) {
-        let _ = reply.send((Ok(hold), resuming));
+        let _ = waiter.to.send((Ok(hold), resuming));
     }
 }
 
-fn refused(shared: &Shared, cell: &Cell, caller: &Waiter<Ticket>, refusal: Refusal) -> LockError {
+fn refused(shared: &Shared, cell: &Cell, caller: &Waiter, refusal: Refusal) -> LockError {
     let key = cell.key().to_typed();
     let owner = caller.call.owner;
     let waited = shared.clock.now().since(caller.since);

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use super::cells::{Cell, Cells, lock};
+use self::steps::Out;
+use super::cells::{Cell, Cells, Machine, lock};
 use super::clock::Clock;
 use super::core::dispatch::Dispatch;
 use super::core::env::Env;
-use super::core::key::Machine;
-use super::core::out::{Kind, Out};
+use super::core::out::Kind;
 use super::core::time::Time;
-use super::handle::{Alive, Ticket};
+use super::handle::Alive;
 #[cfg(any(feature = "sql", feature = "run_once"))]
 use super::handle::{Reads, Turn};
 use super::schedule::Schedule;
@@ -150,7 +150,7 @@ impl Shared {
     }
 
     /// Steps the machine of every key.
-    pub(super) fn each(self: &Arc<Self>, does: fn(&mut Machine<Ticket>, &mut Env<'_>)) {
+    pub(super) fn each(self: &Arc<Self>, does: fn(&mut Machine, &mut Env<'_>)) {
         self.cells.each(|cell| {
             self.step(cell, does);
         });
@@ -179,7 +179,7 @@ impl Shared {
     // ── The schedule ─────────────────────────────────────────────────────────────────────────────────
 
     /// The part of the output that is for the schedule: to send for the key, or to look at it sooner.
-    fn unscheduled(&self, cell: &Arc<Cell>, out: &Out<Ticket>) -> Option<Unscheduled> {
+    fn unscheduled(&self, cell: &Arc<Cell>, out: &Out) -> Option<Unscheduled> {
         if out.idle {
             self.retire(cell);
             return None;

@@ -3,26 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::callers::{Asked, State, split, ticket};
+use super::callers::{Asked, State};
+use super::process::Reply;
 use super::show;
 use super::world::{What, World, tell};
 use crate::engine::core::key::Confirm;
-use crate::engine::core::out::Reply;
+use crate::engine::core::out::Unconfirmed;
 use crate::engine::core::ownership::Ownership;
 
 /// Time limit of the store for an operation of the handle.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl World {
-    pub(super) fn reply(&mut self, process: usize, key: usize, reply: Reply<u32>) {
+    pub(super) fn reply(&mut self, process: usize, key: usize, reply: Reply) {
         match reply {
             Reply::Granted(waiter, ownership) => {
-                if let Some((number, _)) = self.answered(waiter.ticket) {
-                    self.granted(process, key, number, ownership);
+                if self.answered(waiter.to, Asked::Acquire) {
+                    self.granted(process, key, waiter.to, ownership);
                 }
             }
             Reply::Refused(waiter, refusal) => {
-                if let Some((number, _)) = self.answered(waiter.ticket) {
+                let number = waiter.to;
+                if self.answered(number, Asked::Acquire) {
                     tell!(
                         self,
                         "P{process} caller {number} is refused: {}",
@@ -32,25 +34,23 @@ impl World {
                     self.gone(number);
                 }
             }
-            Reply::Confirmed(ticket) => self.confirmed(process, ticket, true),
-            Reply::Lost(ticket, reason) => {
-                tell!(
-                    self,
-                    "P{process} ticket of caller {}: lost, {reason}",
-                    split(ticket).0
-                );
-                self.confirmed(process, ticket, false);
-            }
-            Reply::Unconfirmed(ticket, _) => {
-                tell!(self, "P{process} caller {}: no answer in time", split(ticket).0);
-                self.confirmed(process, ticket, false);
+            Reply::Confirmed((number, asked), answer) => {
+                match &answer {
+                    Ok(()) => {}
+                    Err(Unconfirmed::Lost(reason)) => {
+                        tell!(self, "P{process} ticket of caller {number}: lost, {reason}");
+                    }
+                    Err(Unconfirmed::NoAnswer(_)) => {
+                        tell!(self, "P{process} caller {number}: no answer in time");
+                    }
+                }
+                self.confirmed(process, number, asked, answer.is_ok());
             }
         }
     }
 
-    /// The caller of a ticket, and what it asked for. Checks that each ticket is answered only once.
-    fn answered(&mut self, ticket: u32) -> Option<(usize, Asked)> {
-        let (number, asked) = split(ticket);
+    /// Whether the caller is still there for the answer. Checks that each question is answered only once.
+    fn answered(&mut self, number: usize, asked: Asked) -> bool {
         let caller = &mut self.callers[number];
         let state = match asked {
             Asked::Acquire => State::Waiting,
@@ -61,16 +61,16 @@ impl World {
             || caller.state == State::Leaving && asked != Asked::Leave
         {
             // The caller was dropped meanwhile.
-            return None;
+            return false;
         }
         if caller.state != state {
             self.fail(format!(
                 "caller {number} is answered ({asked:?}) although it does not wait"
             ));
-            return None;
+            return false;
         }
         caller.due[asked as usize] = None;
-        Some((number, asked))
+        true
     }
 
     fn granted(&mut self, process: usize, key: usize, number: usize, ownership: Arc<Ownership>) {
@@ -99,10 +99,10 @@ impl World {
         self.after(delay, What::Body(number));
     }
 
-    fn confirmed(&mut self, process: usize, ticket: u32, yes: bool) {
-        let Some((number, asked)) = self.answered(ticket) else {
+    fn confirmed(&mut self, process: usize, number: usize, asked: Asked, yes: bool) {
+        if !self.answered(number, asked) {
             return;
-        };
+        }
         match asked {
             Asked::Acquire | Asked::Extend => {}
             Asked::Leave => {
@@ -128,12 +128,17 @@ impl World {
     }
 
     /// Asks for a confirmation.
-    pub(super) fn ask(&mut self, number: usize, asked: Asked, limit: Option<Duration>) -> Confirm<u32> {
+    pub(super) fn ask(
+        &mut self,
+        number: usize,
+        asked: Asked,
+        limit: Option<Duration>,
+    ) -> Confirm<(usize, Asked)> {
         let process = self.callers[number].process;
         let deadline = self.in_local(process, limit.unwrap_or(STORE_TIMEOUT));
         self.callers[number].due[asked as usize] = Some(deadline);
         Confirm {
-            ticket: ticket(number, asked),
+            to: (number, asked),
             deadline,
         }
     }

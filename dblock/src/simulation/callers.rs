@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::process::Machine;
 use super::runs::Run;
 use super::show;
 use super::world::{MS, Phase, What, World, tell};
 use crate::engine::core::env::Env;
-use crate::engine::core::key::{Machine, Waiter};
+use crate::engine::core::key::Waiter;
 use crate::engine::core::out::Refusal;
 use crate::engine::core::ownership::{Call, Ownership};
 use crate::engine::core::time::Time;
@@ -26,7 +27,7 @@ pub(super) enum State {
     Gone,
 }
 
-/// The answers that a caller waits for. A ticket is the caller's number and one of these.
+/// The answers that a caller waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Asked {
     Acquire,
@@ -119,7 +120,7 @@ impl World {
                 Some(wait) => Some(now + Duration::from_millis(wait)),
             },
             non_blocking: wait == Some(0),
-            ticket: 0,
+            to: 0,
         };
         let signal = self.tape.chance(callers.signal);
         let caller = self.come(process, key, Some(task), (signal, run), waiter, Machine::acquire);
@@ -138,11 +139,11 @@ impl World {
         key: usize,
         task: Option<u8>,
         (signal, run): (bool, Option<Run>),
-        mut waiter: Waiter<u32>,
-        asks: impl FnOnce(&mut Machine<u32>, &mut Env<'_>, Box<Waiter<u32>>) -> u64,
+        mut waiter: Waiter<usize>,
+        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Box<Waiter<usize>>) -> u64,
     ) -> usize {
         let number = self.callers.len();
-        waiter.ticket = ticket(number, Asked::Acquire);
+        waiter.to = number;
         tell!(
             self,
             "P{process} caller {number} wants {} {}",
@@ -233,7 +234,7 @@ impl World {
         &mut self,
         process: usize,
         key: usize,
-        asks: impl FnOnce(&mut Machine<u32>, &mut Env<'_>, Box<Waiter<u32>>) -> u64,
+        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Box<Waiter<usize>>) -> u64,
     ) -> usize {
         let waiter = Waiter {
             call: Call {
@@ -251,7 +252,7 @@ impl World {
             since: self.local(process),
             deadline: None,
             non_blocking: false,
-            ticket: 0,
+            to: 0,
         };
         self.come(process, key, None, (false, None), waiter, asks)
     }
@@ -263,14 +264,4 @@ impl World {
             ));
         }
     }
-}
-
-pub(super) fn ticket(caller: usize, asked: Asked) -> u32 {
-    u32::try_from(caller * Asked::ALL.len() + asked as usize).unwrap_or(u32::MAX)
-}
-
-/// The caller of a ticket, and the answer that it waits for.
-pub(super) fn split(ticket: u32) -> (usize, Asked) {
-    let ticket = ticket as usize;
-    (ticket / Asked::ALL.len(), Asked::ALL[ticket % Asked::ALL.len()])
 }

@@ -3,11 +3,11 @@
 use std::mem;
 use std::time::Duration;
 
+use super::process::Machine;
 use super::show;
 use super::world::{MS, Phase, US, What, World, tell};
 use crate::engine::core::dispatch::time_limit;
 use crate::engine::core::env::Env;
-use crate::engine::core::key::Machine;
 use crate::engine::core::out::Kind;
 use crate::engine::core::out::Transmit;
 use crate::engine::core::time::Time;
@@ -134,7 +134,7 @@ impl World {
         }
     }
 
-    pub(super) fn each(&mut self, at: usize, does: fn(&mut Machine<u32>, &mut Env<'_>)) {
+    pub(super) fn each(&mut self, at: usize, does: fn(&mut Machine, &mut Env<'_>)) {
         for key in 0..self.keys.len() {
             self.step(at, key, does);
         }

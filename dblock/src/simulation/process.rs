@@ -1,15 +1,18 @@
 //! A process: the engine's shell around its machines, without threads.
 
+use std::iter;
+
 use uuid::Uuid;
 
+use super::callers::Asked;
 use super::plan::Plan;
 use super::show;
 use super::tape::Tape;
 use super::world::{S, US, What, World, tell};
 use crate::engine::core::dispatch::{Dispatch, MAX_BATCH};
 use crate::engine::core::env::{Env, Random};
-use crate::engine::core::key::Machine;
-use crate::engine::core::out::{Note, Out};
+use crate::engine::core::key;
+use crate::engine::core::out::{self, Note};
 use crate::engine::core::time::Time;
 use crate::key::Key;
 
@@ -62,10 +65,14 @@ pub(super) struct Process {
     pub(super) cells: Vec<Cell>,
 }
 
+/// A caller is the number of a caller, and a confirmation also what was asked for.
+pub(super) type Machine = key::Machine<usize, (usize, Asked)>;
+pub(super) type Reply = out::Reply<usize, (usize, Asked)>;
+
 /// The shell's state of one key.
 #[derive(Debug)]
 pub(super) struct Cell {
-    pub(super) machine: Machine<u32>,
+    pub(super) machine: Machine,
     /// Grows when the key is forgotten.
     pub(super) generation: u32,
     pub(super) look_at: Option<Time>,
@@ -156,7 +163,7 @@ impl World {
         &mut self,
         at: usize,
         key: usize,
-        does: impl FnOnce(&mut Machine<u32>, &mut Env<'_>) -> R,
+        does: impl FnOnce(&mut Machine, &mut Env<'_>) -> R,
     ) -> R {
         let process = &mut self.processes[at];
         let mut env = Env {
@@ -173,21 +180,19 @@ impl World {
         };
         let machine = &mut process.cells[key].machine;
         let answer = does(machine, &mut env);
-        let out = machine.take_out();
-        self.carry_out(at, key, out);
-        answer
-    }
-
-    fn carry_out(&mut self, at: usize, key: usize, out: Out<u32>) {
-        for reply in out.replies {
+        let notes: Vec<Note> = iter::from_fn(|| machine.poll_note()).collect();
+        let replies: Vec<Reply> = iter::from_fn(|| machine.poll_reply()).collect();
+        let (ready, look_at) = (machine.poll_ready(), machine.poll_timeout());
+        let (wants_wake_ups, idle) = (machine.wants_wake_ups(), machine.is_idle());
+        for reply in replies {
             self.reply(at, key, reply);
         }
-        for note in &out.notes {
+        for note in &notes {
             if let Note::Lost(ownership, _) | Note::Revoked(ownership, _) = note {
                 self.tell_body(at, key, ownership);
             }
         }
-        for note in &out.notes {
+        for note in &notes {
             if let Note::Lost(ownership, reason) = note {
                 tell!(
                     self,
@@ -198,22 +203,22 @@ impl World {
                 self.check_loss(ownership, *reason);
             }
         }
-        if out.wants_wake_ups {
+        if wants_wake_ups {
             self.listen(at);
         }
         let process = &mut self.processes[at];
         let cell = &mut process.cells[key];
-        if out.idle {
+        if idle {
             *cell = Cell::new(&self.keys[key], cell.generation + 1);
         } else {
-            if let Some(kind) = out.ready {
+            if let Some(kind) = ready {
                 process
                     .dispatch
                     .ready((key, cell.generation), 0, kind, cell.most_together);
                 self.wake_driver(at);
             }
             let cell = &mut self.processes[at].cells[key];
-            if let Some(look_at) = out.look_at
+            if let Some(look_at) = look_at
                 && cell.look_at.is_none_or(|before| look_at < before)
             {
                 cell.look_at = Some(look_at);
@@ -228,6 +233,7 @@ impl World {
                 );
             }
         }
+        answer
     }
 
     pub(super) fn look(&mut self, at: usize, key: usize, look_at: Time) {

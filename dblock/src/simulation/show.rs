@@ -92,7 +92,7 @@ pub(super) fn wake_up(wake_up: &WakeUp) -> String {
     }
 }
 
-pub(super) fn waiter(waiter: &Waiter<u32>) -> String {
+pub(super) fn waiter(waiter: &Waiter<usize>) -> String {
     let call = &waiter.call;
     let wait = waiter.deadline.map(|deadline| deadline.since(waiter.since));
     let mut text = format!("for {wait:?}, ttl {:?}", call.ttl);

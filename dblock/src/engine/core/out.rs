@@ -1,11 +1,10 @@
-//! The output of a step: what it wants done. It is carried out after the key's mutex is released.
+//! What a machine tells and sends. It is carried out after the key's mutex is released.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::key::Waiter;
 use super::ownership::Ownership;
-use super::time::Time;
 use crate::error::LostReason;
 use crate::store::{Holder, Request, StoreError};
 
@@ -19,47 +18,24 @@ pub(crate) struct Transmit {
     pub(crate) time_limit: Option<Duration>,
 }
 
-/// What a machine wants done. `C` is the means to reply to a caller: a channel, or a number in
-/// a simulation.
+/// The reply to a caller. `A` is where the answer to an acquire goes, and `C` where a confirmation goes: channels,
+/// or numbers in a simulation.
 #[derive(Debug)]
-pub(crate) struct Out<C> {
-    pub(crate) replies: Vec<Reply<C>>,
-    pub(crate) notes: Vec<Note>,
-    /// The key has something to send on this lane, and is not listed there yet.
-    pub(crate) ready: Option<Kind>,
-    /// When to step again if no other event comes first.
-    pub(crate) look_at: Option<Time>,
-    /// Callers wait for a key that another process holds.
-    pub(crate) wants_wake_ups: bool,
-    /// Nothing is held, waited for or on its way: the key can be forgotten.
-    pub(crate) idle: bool,
-}
-
-impl<C> Default for Out<C> {
-    fn default() -> Self {
-        Self {
-            replies: Vec::new(),
-            notes: Vec::new(),
-            ready: None,
-            look_at: None,
-            wants_wake_ups: false,
-            idle: false,
-        }
-    }
-}
-
-/// The reply to a caller.
-#[derive(Debug)]
-pub(crate) enum Reply<C> {
+pub(crate) enum Reply<A, C> {
     /// The caller has the lock.
-    Granted(Box<Waiter<C>>, Arc<Ownership>),
-    Refused(Box<Waiter<C>>, Refusal),
-    /// The store has confirmed what the caller did.
-    Confirmed(C),
+    Granted(Box<Waiter<A>>, Arc<Ownership>),
+    Refused(Box<Waiter<A>>, Refusal),
+    /// Whether the store has confirmed what the caller did.
+    Confirmed(C, Result<(), Unconfirmed>),
+}
+
+/// The reason why the row does not record what a caller did.
+#[derive(Debug, Clone)]
+pub(crate) enum Unconfirmed {
     /// The lease had already ended.
-    Lost(C, LostReason),
-    /// The store did not confirm it in time. With the last error, if there was one.
-    Unconfirmed(C, Option<StoreError>),
+    Lost(LostReason),
+    /// The store did not answer in time. The engine goes on trying. With the last error, if there was one.
+    NoAnswer(Option<StoreError>),
 }
 
 /// The reason why a caller does not acquire the lock.

@@ -19,7 +19,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::batch::{Answered, Batch};
 use self::listener::{Listener, ListenerEvent};
 use self::stop::Stop;
-use super::core::key::Machine;
+use super::cells::Machine;
 use super::handle::{Command, Turns};
 use super::resumption::Resumption;
 use super::shared::Shared;

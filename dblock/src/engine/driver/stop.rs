@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{Driver, SHUTDOWN_TIMEOUT};
-use crate::engine::core::key::Machine;
+use crate::engine::cells::Machine;
 use crate::options::LockOptions;
 
 /// How far the engine is on its way to its end.

@@ -1,19 +1,18 @@
 //! Calls of the keys' machines, and carrying out what they want done then.
 
-use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::{iter, mem};
 
 use futures_util::FutureExt as _;
 use uuid::Uuid;
 
 use super::{Shared, Unscheduled};
-use crate::engine::cells::{Cell, State, lock};
+use crate::engine::cells::{Cell, Machine, Reply, State, lock};
 use crate::engine::core::env::{Env, Random};
-use crate::engine::core::key::Machine;
-use crate::engine::core::out::{Kind, Note, Out, Transmit};
-use crate::engine::handle::Ticket;
+use crate::engine::core::out::{Kind, Note, Transmit};
+use crate::engine::core::time::Time;
 use crate::engine::report;
 use crate::engine::resumption::{Resuming, Resumption};
 use crate::key::Key;
@@ -28,7 +27,7 @@ impl Shared {
     pub(in crate::engine) fn step_new<R>(
         self: &Arc<Self>,
         key: &Key,
-        mut does: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> R,
+        mut does: impl FnOnce(&mut Machine, &mut Env<'_>) -> R,
     ) -> (Arc<Cell>, Option<R>, Option<Unscheduled>) {
         loop {
             let cell = self.cells.find_or_make(key);
@@ -45,7 +44,7 @@ impl Shared {
     pub(in crate::engine) fn step<R>(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
-        does: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> R,
+        does: impl FnOnce(&mut Machine, &mut Env<'_>) -> R,
     ) -> Option<R> {
         let (answer, unscheduled) = self.step_unscheduled(cell, does);
         self.put(unscheduled);
@@ -57,7 +56,7 @@ impl Shared {
     pub(in crate::engine) fn step_unscheduled<R>(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
-        does: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> R,
+        does: impl FnOnce(&mut Machine, &mut Env<'_>) -> R,
     ) -> (Option<R>, Option<Unscheduled>) {
         // Only a new caller has to go on to a new cell.
         self.try_step(cell, does).unwrap_or_default()
@@ -70,16 +69,16 @@ impl Shared {
         does: F,
     ) -> Result<(Option<R>, Option<Unscheduled>), F>
     where
-        F: FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> R,
+        F: FnOnce(&mut Machine, &mut Env<'_>) -> R,
     {
-        let (answer, mut wants) = {
+        let (answer, mut out) = {
             let mut state = lock(&cell.state);
             if state.retired {
                 return Err(does);
             }
             self.step_locked(&mut state, does)
         };
-        let unscheduled = self.carry_out(cell, &mut wants, None);
+        let unscheduled = self.carry_out(cell, &mut out, None);
         if self.driver_gone.load(Ordering::Acquire) {
             // The driver's last call came before this one.
             self.abort(cell);
@@ -89,14 +88,14 @@ impl Shared {
 
     /// Ends the lease of a key and refuses its callers. Nothing is sent any more.
     pub(in crate::engine) fn abort(self: &Arc<Self>, cell: &Arc<Cell>) {
-        let mut wants = {
+        let mut out = {
             let mut state = lock(&cell.state);
             if state.retired {
                 return;
             }
             self.step_locked(&mut state, Machine::abort).1
         };
-        let unscheduled = self.carry_out(cell, &mut wants, None);
+        let unscheduled = self.carry_out(cell, &mut out, None);
         self.put(unscheduled);
     }
 
@@ -105,8 +104,8 @@ impl Shared {
     fn step_locked<R>(
         &self,
         state: &mut State,
-        does: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> R,
-    ) -> (Option<R>, Wants) {
+        does: impl FnOnce(&mut Machine, &mut Env<'_>) -> R,
+    ) -> (Option<R>, Out) {
         let mut random = Chance;
         let mut env = Env {
             now: self.clock.now(),
@@ -116,7 +115,7 @@ impl Shared {
             random: &mut random,
         };
         let stepped = catch_unwind(AssertUnwindSafe(|| does(&mut state.machine, &mut env)));
-        let (answer, broken) = if let Ok(answer) = stepped {
+        let (answer, mut broken) = if let Ok(answer) = stepped {
             (Some(answer), None)
         } else {
             let fresh = Machine::new(state.machine.key().clone());
@@ -126,15 +125,18 @@ impl Shared {
             (None, Some(broken))
         };
         self.count(state);
-        let mut wants = Wants {
-            out: Out::default(),
-            broken,
+        let said = broken.as_deref_mut().unwrap_or(&mut state.machine);
+        let mut out = Out {
+            notes: iter::from_fn(|| said.poll_note()).collect(),
+            replies: iter::from_fn(|| said.poll_reply()).collect(),
+            ready: said.poll_ready(),
+            look_at: said.poll_timeout(),
+            wants_wake_ups: said.wants_wake_ups(),
+            idle: said.is_idle(),
+            broken: None,
         };
-        wants.out = match &mut wants.broken {
-            Some(broken) => broken.take_out(),
-            None => state.machine.take_out(),
-        };
-        (answer, wants)
+        out.broken = broken;
+        (answer, out)
     }
 
     /// Updates the counters that include the key.
@@ -169,24 +171,24 @@ impl Shared {
     fn carry_out(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
-        wants: &mut Wants,
+        out: &mut Out,
         resumption: Option<&Arc<Resumption>>,
     ) -> Option<Unscheduled> {
-        self.tell(cell, &mut wants.out, resumption);
+        self.tell(cell, out, resumption);
         if self.immediate {
-            self.carry_out_requests(cell, wants);
+            self.carry_out_requests(cell, out);
         }
-        if let Some(broken) = wants.broken.take() {
+        if let Some(broken) = out.broken.take() {
             tracing::error!(key = %cell.key().typed(), "a bug in dblock: the lease of this key and its callers were given up");
             drop(broken);
             self.forget(cell);
             return None;
         }
-        self.unscheduled(cell, &wants.out)
+        self.unscheduled(cell, out)
     }
 
     /// Reports to callers, the log and the driver.
-    fn tell(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out<Ticket>, resumption: Option<&Arc<Resumption>>) {
+    fn tell(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out, resumption: Option<&Arc<Resumption>>) {
         // Before the replies, so that a caller finds its own step in the log.
         let is_of_watchers = |note: &Note| matches!(note, Note::Lost(..) | Note::Revoked(..));
         let watchers_must_know = out.notes.iter().any(is_of_watchers);
@@ -204,12 +206,12 @@ impl Shared {
         }
     }
 
-    /// Sends the key's requests, where the store answers at once. `wants` becomes that of the last call.
-    fn carry_out_requests(self: &Arc<Self>, cell: &Arc<Cell>, wants: &mut Wants) {
-        while wants.out.ready.take().is_some() {
+    /// Sends the key's requests, where the store answers at once. `out` becomes that of the last call.
+    fn carry_out_requests(self: &Arc<Self>, cell: &Arc<Cell>, out: &mut Out) {
+        while out.broken.is_none() && out.ready.take().is_some() {
             let transmit;
-            (transmit, *wants) = self.step_now(cell, |machine, env| machine.poll_transmit(env, ANY));
-            self.tell(cell, &mut wants.out, None);
+            (transmit, *out) = self.step_now(cell, |machine, env| machine.poll_transmit(env, ANY));
+            self.tell(cell, out, None);
             let Some(Transmit { request, .. }) = transmit.flatten() else {
                 continue;
             };
@@ -224,16 +226,16 @@ impl Shared {
             };
             self.health.note(std::slice::from_ref(&answer));
             self.meter.answers(std::slice::from_ref(&answer));
-            (_, *wants) = self.step_now(cell, |machine, env| machine.handle_answer(env, answer));
-            self.tell(cell, &mut wants.out, None);
+            (_, *out) = self.step_now(cell, |machine, env| machine.handle_answer(env, answer));
+            self.tell(cell, out, None);
         }
     }
 
     fn step_now<R>(
         &self,
         cell: &Cell,
-        does: impl FnOnce(&mut Machine<Ticket>, &mut Env<'_>) -> R,
-    ) -> (Option<R>, Wants) {
+        does: impl FnOnce(&mut Machine, &mut Env<'_>) -> R,
+    ) -> (Option<R>, Out) {
         self.step_locked(&mut lock(&cell.state), does)
     }
 
@@ -243,8 +245,8 @@ impl Shared {
         cell: &Arc<Cell>,
         kinds: &'static [Kind],
     ) -> Option<Transmit> {
-        let (transmit, mut wants) = self.step_now(cell, |machine, env| machine.poll_transmit(env, kinds));
-        let unscheduled = self.carry_out(cell, &mut wants, None);
+        let (transmit, mut out) = self.step_now(cell, |machine, env| machine.poll_transmit(env, kinds));
+        let unscheduled = self.carry_out(cell, &mut out, None);
         self.put(unscheduled);
         transmit.flatten()
     }
@@ -258,17 +260,22 @@ impl Shared {
         resumption: &Arc<Resumption>,
     ) {
         cell.most_together.store(most_together, Ordering::Relaxed);
-        let (_, mut wants) = self.step_now(cell, |machine, env| machine.handle_answer(env, answer));
-        let unscheduled = self.carry_out(cell, &mut wants, Some(resumption));
+        let (_, mut out) = self.step_now(cell, |machine, env| machine.handle_answer(env, answer));
+        let unscheduled = self.carry_out(cell, &mut out, Some(resumption));
         self.put(unscheduled);
     }
 }
 
-/// What is to be done after a call of a machine, outside of all locks.
-struct Wants {
-    out: Out<Ticket>,
+/// What a machine wants done after a call of it, outside of all locks.
+pub(super) struct Out {
+    notes: Vec<Note>,
+    replies: Vec<Reply>,
+    pub(super) ready: Option<Kind>,
+    pub(super) look_at: Option<Time>,
+    wants_wake_ups: bool,
+    pub(super) idle: bool,
     /// The machine panicked. It is dropped then.
-    broken: Option<Box<Machine<Ticket>>>,
+    broken: Option<Box<Machine>>,
 }
 
 struct Chance;

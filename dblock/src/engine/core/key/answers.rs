@@ -9,46 +9,35 @@ use super::held::{After, Grant};
 use super::sending::{ForWhom, OnItsWay};
 use crate::engine::core::env::Env;
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::out::{LastAnswer, Note, Out, Refusal};
+use crate::engine::core::out::{LastAnswer, Note, Refusal};
 use crate::engine::core::time::Time;
 use crate::store::{Action, Extend, Holder, Outcome, StoreError, StoreErrorKind};
 
 /// How long a non-blocking caller waits for a row that somebody has locked.
 const ROW_LOCKED_TIMEOUT: Duration = Duration::from_secs(1);
 
-impl<C> Machine<C> {
-    pub(super) fn apply_answer(
-        &mut self,
-        answer: Result<Outcome, StoreError>,
-        env: &mut Env<'_>,
-        out: &mut Out<C>,
-    ) {
+impl<A, C> Machine<A, C> {
+    pub(super) fn apply_answer(&mut self, answer: Result<Outcome, StoreError>, env: &mut Env<'_>) {
         // Answers need no number: a key has one request on its way, and the driver gives it exactly one
         // answer. A request that took too long is answered by the time limit, and its future dropped.
         let Some(sent) = self.on_its_way.take() else {
             return;
         };
         if flawed(Flaw::AnswersCountTwice) {
-            self.apply_to(&sent, answer.clone(), env, out);
+            self.apply_to(&sent, answer.clone(), env);
         }
-        self.apply_to(&sent, answer, env, out);
+        self.apply_to(&sent, answer, env);
     }
 
-    fn apply_to(
-        &mut self,
-        sent: &OnItsWay,
-        answer: Result<Outcome, StoreError>,
-        env: &mut Env<'_>,
-        out: &mut Out<C>,
-    ) {
+    fn apply_to(&mut self, sent: &OnItsWay, answer: Result<Outcome, StoreError>, env: &mut Env<'_>) {
         match sent.for_whom {
             ForWhom::Abandoned => self.abandoned.retain_mut(|abandoned| {
                 abandoned.lease_id != sent.lease_id
                     || !abandoned.release_answered(&answer, sent.sent_at, env.now)
             }),
-            ForWhom::OwnLease => self.apply_to_own_lease(sent, answer, env, out),
-            ForWhom::Arriving => self.apply_to_arriving(sent, answer, env, out),
-            ForWhom::Waiter(number) => self.apply_to_waiter(number, sent, answer, env, out),
+            ForWhom::OwnLease => self.apply_to_own_lease(sent, answer, env),
+            ForWhom::Arriving => self.apply_to_arriving(sent, answer, env),
+            ForWhom::Waiter(number) => self.apply_to_waiter(number, sent, answer, env),
         }
     }
 
@@ -57,20 +46,18 @@ impl<C> Machine<C> {
         sent: &OnItsWay,
         answer: Result<Outcome, StoreError>,
         env: &mut Env<'_>,
-        out: &mut Out<C>,
     ) {
         let Some(held) = self.held.as_mut().filter(|held| held.lease_id() == sent.lease_id) else {
             return;
         };
         if let Ok(Outcome::Extended { wanted, .. }) = &answer {
-            out.notes.extend(held.renewal_lag(env.now).map(Note::RenewalLag));
+            self.notes.extend(held.renewal_lag(env.now).map(Note::RenewalLag));
             held.hand_over_until(self.fairness.extended(*wanted, env));
         }
-        let after = held.apply_answer(&sent.action, sent.sent_at, answer, env.now, out);
+        let after = held.apply_answer(&sent.action, sent.sent_at, answer, env.now);
         if let After::Over { passed_on } = after
-            && let Some(held) = self.held.take()
+            && let Some(held) = self.end_lease(env.now)
         {
-            self.after(&held, env.now);
             if !matches!(sent.action, Action::Release) {
                 self.take_back(&held, env.now);
             }
@@ -82,13 +69,7 @@ impl<C> Machine<C> {
     }
 
     /// Applies the answer to the extension of a row that was passed on.
-    fn apply_to_arriving(
-        &mut self,
-        sent: &OnItsWay,
-        answer: Result<Outcome, StoreError>,
-        env: &mut Env<'_>,
-        out: &mut Out<C>,
-    ) {
+    fn apply_to_arriving(&mut self, sent: &OnItsWay, answer: Result<Outcome, StoreError>, env: &mut Env<'_>) {
         let Some(arriving) = self.asking.arriving else {
             return;
         };
@@ -117,7 +98,7 @@ impl<C> Machine<C> {
                     wanted,
                 };
                 self.asking.arriving = None;
-                self.arrive(grant, None, None, env, out);
+                self.arrive(grant, None, None, env);
             }
             Ok(Outcome::Lost) => {
                 self.asking.arriving = None;
@@ -128,7 +109,7 @@ impl<C> Machine<C> {
                 // The extension may have been carried out, or may still be until a ttl has passed. It then
                 // lasts one ttl.
                 self.asking.retry_arriving(*ttl * 2, env);
-                self.refuse_hopeless(&error, out);
+                self.refuse_hopeless(&error);
                 self.asking.note_answer(LastAnswer::Failed(error), env.now);
             }
         }
@@ -140,7 +121,6 @@ impl<C> Machine<C> {
         sent: &OnItsWay,
         answer: Result<Outcome, StoreError>,
         env: &mut Env<'_>,
-        out: &mut Out<C>,
     ) {
         let Action::Acquire(ask) = &sent.action else {
             return;
@@ -171,8 +151,8 @@ impl<C> Machine<C> {
                     wanted,
                 };
                 let undo = sent.undo.clone().filter(|_| recorded);
-                self.arrive(grant, Some(number), undo, env, out);
-                self.note_taken_over(taken_over, out);
+                self.arrive(grant, Some(number), undo, env);
+                self.note_taken_over(taken_over);
             }
             Ok(Outcome::Queued { holder, next_ttl }) => {
                 self.asking.queued(
@@ -182,10 +162,10 @@ impl<C> Machine<C> {
                     next_ttl,
                     sent.sent_at,
                 );
-                self.busy(holder, env, out);
+                self.busy(holder, env);
             }
             Ok(Outcome::Busy(holder)) => {
-                self.busy(holder, env, out);
+                self.busy(holder, env);
                 if ask.wanted_for.is_none() && !self.queue.is_empty() {
                     // Nobody waited when this was asked: the row must be told of those that wait now.
                     self.asking.ask_now();
@@ -193,7 +173,7 @@ impl<C> Machine<C> {
             }
             Ok(Outcome::Skipped) => {
                 let came_before = now.before(ROW_LOCKED_TIMEOUT);
-                self.refuse_non_blocking(came_before, &Refusal::RowLocked, out);
+                self.refuse_non_blocking(came_before, &Refusal::RowLocked);
                 self.asking.skipped(env);
             }
             Ok(Outcome::Lost) if self.asking.place.is_some() => {
@@ -205,32 +185,25 @@ impl<C> Machine<C> {
                 // The lease was never granted, so no store that keeps its contract answers this.
                 let message = format!("the store answered an acquire with {other:?}");
                 let error = StoreError::new(StoreErrorKind::Interrupted, message);
-                self.acquire_failed(sent, ask.ttl, error, env, out);
+                self.acquire_failed(sent, ask.ttl, error, env);
             }
-            Err(error) => self.acquire_failed(sent, ask.ttl, error, env, out),
+            Err(error) => self.acquire_failed(sent, ask.ttl, error, env),
         }
     }
 
-    fn note_taken_over(&self, former: Option<Holder>, out: &mut Out<C>) {
+    fn note_taken_over(&mut self, former: Option<Holder>) {
         if let Some((held, former)) = self.held.as_ref().zip(former) {
-            out.notes
-                .push(Note::TakenOver(Arc::clone(held.current()), former));
+            self.notes
+                .push_back(Note::TakenOver(Arc::clone(held.current()), former));
         }
     }
 
-    fn busy(&mut self, holder: Holder, env: &mut Env<'_>, out: &mut Out<C>) {
-        self.refuse_non_blocking(Time::MAX, &Refusal::Busy(Some(holder.clone())), out);
+    fn busy(&mut self, holder: Holder, env: &mut Env<'_>) {
+        self.refuse_non_blocking(Time::MAX, &Refusal::Busy(Some(holder.clone())));
         self.asking.busy(holder, env);
     }
 
-    fn acquire_failed(
-        &mut self,
-        sent: &OnItsWay,
-        ttl: Duration,
-        error: StoreError,
-        env: &mut Env<'_>,
-        out: &mut Out<C>,
-    ) {
+    fn acquire_failed(&mut self, sent: &OnItsWay, ttl: Duration, error: StoreError, env: &mut Env<'_>) {
         if error.is_outcome_unknown() && !flawed(Flaw::UnknownOutcomeIsRepeated) {
             let mut abandoned = match self.asking.place {
                 Some(_) => Abandoned::with_place(sent.lease_id, ttl, env.now),
@@ -242,7 +215,7 @@ impl<C> Machine<C> {
                 self.abandoned.push(abandoned);
             }
         }
-        self.refuse_hopeless(&error, out);
+        self.refuse_hopeless(&error);
         self.asking.failed(error, env);
     }
 }

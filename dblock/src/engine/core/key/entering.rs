@@ -15,7 +15,7 @@ use super::wait_queue::Waiter;
 use super::{Machine, fairness};
 use crate::engine::core::env::Env;
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::out::{Note, Out, Refusal, Reply};
+use crate::engine::core::out::{Note, Refusal, Reply};
 use crate::engine::core::ownership::Ownership;
 use crate::engine::core::time::Time;
 use crate::store::RecordChange;
@@ -32,7 +32,7 @@ enum Offered {
     TooShort,
 }
 
-impl<C> Machine<C> {
+impl<A, C> Machine<A, C> {
     pub(super) fn passed_on(&mut self, lease_id: Uuid, fence_token: i64, env: &mut Env<'_>) {
         let asked = self
             .on_its_way
@@ -59,7 +59,7 @@ impl<C> Machine<C> {
     }
 
     /// The first caller enters if a wake-up has said that the row was passed on to this process.
-    pub(super) fn enter_after_wake_up(&mut self, env: &mut Env<'_>, out: &mut Out<C>) {
+    pub(super) fn enter_after_wake_up(&mut self, env: &mut Env<'_>) {
         let Some((place, fence_token)) = self.asking.arrived() else {
             return;
         };
@@ -79,7 +79,7 @@ impl<C> Machine<C> {
             since: env.now,
             wanted: true,
         };
-        self.arrive(grant, None, None, env, out);
+        self.arrive(grant, None, None, env);
     }
 
     /// Gives back the places and leases that no caller waits for any more.
@@ -112,10 +112,9 @@ impl<C> Machine<C> {
         asked: Option<u64>,
         undo: Option<Arc<RecordChange>>,
         env: &mut Env<'_>,
-        out: &mut Out<C>,
     ) {
         let (lease_id, until, fence_token) = (grant.lease_id, grant.over_at, grant.fence_token);
-        match self.offer(grant, asked, undo.is_some(), env, out) {
+        match self.offer(grant, asked, undo.is_some(), env) {
             Offered::Entered => {
                 if let Some(held) = &mut self.held {
                     held.undo = undo;
@@ -143,14 +142,7 @@ impl<C> Machine<C> {
 
     /// Offers a lease to the caller that it was asked for, else to the first caller. A lease with which a run
     /// has `begun` is for no other caller.
-    fn offer(
-        &mut self,
-        grant: Grant,
-        asked: Option<u64>,
-        begun: bool,
-        env: &mut Env<'_>,
-        out: &mut Out<C>,
-    ) -> Offered {
+    fn offer(&mut self, grant: Grant, asked: Option<u64>, begun: bool, env: &mut Env<'_>) -> Offered {
         let now = env.now;
         let first = self.queue.first().map(|(number, _)| number).filter(|_| !begun);
         let asked = asked.and_then(|number| self.queue.remove(number).map(|waiter| (number, waiter)));
@@ -182,26 +174,20 @@ impl<C> Machine<C> {
         let ownership = Arc::new(ownership);
         if self.asking.taken_after(waiter.since) {
             let time = now.since(waiter.since);
-            out.notes.push(Note::Waited(Arc::clone(&ownership), time));
+            self.notes.push_back(Note::Waited(Arc::clone(&ownership), time));
         }
         self.asking.granted(now);
         let until = self.fairness.granted(grant.wanted, env);
         self.held = Some(Held::new(grant, Arc::clone(&ownership), until, now));
-        out.replies.push(Reply::Granted(waiter, ownership));
+        self.reply(Reply::Granted(waiter, ownership));
         Offered::Entered
     }
 
     /// Another call in the transaction that keeps the lease.
-    pub(super) fn enter_again(
-        &mut self,
-        lease_id: Uuid,
-        waiter: Box<Waiter<C>>,
-        now: Time,
-        out: &mut Out<C>,
-    ) {
+    pub(super) fn enter_again(&mut self, lease_id: Uuid, waiter: Box<Waiter<A>>, now: Time) {
         let held = self.held.as_mut();
         let entered = held.and_then(|held| held.enter_again(lease_id, &waiter.call, &self.key, now));
-        out.replies.push(match entered {
+        self.reply(match entered {
             Some(ownership) => Reply::Granted(waiter, ownership),
             None => Reply::Refused(waiter, Refusal::RowLocked),
         });

@@ -53,7 +53,7 @@ use self::confirmations::Confirmations;
 pub(super) use self::confirmations::Shows;
 pub(super) use self::grant::Grant;
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::out::{Kind, LastAnswer, Note, Out, Reply};
+use crate::engine::core::out::{Kind, LastAnswer, Note, Unconfirmed};
 use crate::engine::core::ownership::Ownership;
 use crate::engine::core::time::Time;
 use crate::error::LostReason;
@@ -118,6 +118,8 @@ pub(super) struct Held<C> {
     in_transaction: bool,
     /// Callers that wait for the next answers.
     confirmations: Confirmations<C>,
+    /// Notes that the machine has not taken yet.
+    notes: Vec<Note>,
     /// The ttl of an extension of unknown outcome: the row may be busy for longer than this machine knows. A
     /// later extension that succeeds proves nothing about it.
     extend_unsure: Option<Duration>,
@@ -141,6 +143,7 @@ impl<C> Held<C> {
             row_locked: false,
             in_transaction: false,
             confirmations: Confirmations::new(),
+            notes: Vec::new(),
             extend_unsure: None,
             ttl: current.call.ttl,
             current,
@@ -203,6 +206,16 @@ impl<C> Held<C> {
             Some((_, error)) => Some(LastAnswer::Failed(error.clone())),
             None => self.row_locked.then_some(LastAnswer::RowLocked),
         }
+    }
+
+    /// What the lease has said since the last time.
+    pub(super) fn take_notes(&mut self) -> impl Iterator<Item = Note> {
+        self.notes.drain(..)
+    }
+
+    /// The replies to callers that waited for a confirmation.
+    pub(super) fn take_replies(&mut self) -> impl Iterator<Item = (C, Result<(), Unconfirmed>)> {
+        self.confirmations.replies.drain(..)
     }
 
     fn is_of(&self, ownership: &Arc<Ownership>) -> bool {
@@ -332,10 +345,10 @@ impl<C> Held<C> {
     }
 
     /// Replies to `confirm` when the store has confirmed the change.
-    pub(super) fn confirm(&mut self, confirm: Confirm<C>, shows: Shows, out: &mut Out<C>) {
+    pub(super) fn confirm(&mut self, confirm: Confirm<C>, shows: Shows) {
         let named = !self.row_is_behind() || flawed(Flaw::PinsAreConfirmedAtOnce);
         if shows == Shows::Owner && named || self.is_kept_in_transaction() {
-            out.replies.push(Reply::Confirmed(confirm.ticket));
+            self.confirmations.reply_at_once(confirm);
         } else {
             if self.row_locked {
                 // The pause grows while a transaction keeps the row, and may outlast the caller's timeout.
@@ -349,14 +362,11 @@ impl<C> Held<C> {
 
     /// Lets time pass. Returns whether the lease has surely ended in the store, so that nothing can be done
     /// for it any more.
-    pub(super) fn advance(&mut self, now: Time, out: &mut Out<C>) -> bool {
+    pub(super) fn advance(&mut self, now: Time) -> bool {
         if let State::Held { holds } = self.state {
             let (reason, first) = self.current.look(now);
-            if first {
-                self.note_lost(reason, out);
-            }
-            if reason.is_some() {
-                self.set_lost(holds);
+            if let Some(reason) = reason {
+                self.set_lost(holds, reason, first);
             }
         }
         if let State::Lingering { until, .. } = self.state
@@ -364,58 +374,50 @@ impl<C> Held<C> {
         {
             self.state = State::ReleaseDue;
         }
-        self.reply_to_waiting(now, out);
+        self.reply_to_waiting(now);
         let over = now >= self.grant.over_at;
         over && !matches!(self.state, State::Held { .. })
     }
 
-    fn note_lost(&self, reason: Option<LostReason>, out: &mut Out<C>) {
-        if let Some(reason) = reason {
-            out.notes.push(Note::Lost(Arc::clone(&self.current), reason));
-        }
-    }
-
     /// Replies to callers whose timeout has passed, and to those that wait for a lost lease.
-    fn reply_to_waiting(&mut self, now: Time, out: &mut Out<C>) {
+    fn reply_to_waiting(&mut self, now: Time) {
         if matches!(self.state, State::Lost { .. }) {
-            let reason = ended_reason(&self.current);
-            let lost = self.confirmations.take_all();
-            out.replies.extend(lost.map(|ticket| Reply::Lost(ticket, reason)));
+            let lost = Unconfirmed::Lost(ended_reason(&self.current));
+            self.confirmations.reply_to_all(&Err(lost));
         } else if self.lingers_as_wanted() || self.is_kept_in_transaction() {
-            let done = self.confirmations.take_all();
-            out.replies.extend(done.map(Reply::Confirmed));
+            self.confirmations.reply_to_all(&Ok(()));
         } else {
-            let late = self.confirmations.take_late(now).into_iter();
-            out.replies
-                .extend(late.map(|ticket| unconfirmed(ticket, self.failure.as_ref())));
+            let failure = self.failure.as_ref().map(|(_, error)| error);
+            self.confirmations.reply_to_late(now, failure);
         }
     }
 
     /// Replies to all callers that the row stays busy by itself.
-    pub(super) fn left_to_expire(&mut self, out: &mut Out<C>) {
-        let pending = self.confirmations.take_all();
-        out.replies.extend(pending.map(Reply::Confirmed));
+    pub(super) fn left_to_expire(&mut self) {
+        self.confirmations.reply_to_all(&Ok(()));
+        self.notes.push(Note::StaysBusy(Arc::clone(&self.current)));
     }
 
     /// Replies "unconfirmed" to the waiting callers, because nothing is sent any more.
-    pub(super) fn give_up_confirmations(&mut self, out: &mut Out<C>) {
-        let pending = self.confirmations.take_all();
-        out.replies
-            .extend(pending.map(|ticket| unconfirmed(ticket, self.failure.as_ref())));
+    pub(super) fn give_up_confirmations(&mut self) {
+        let failure = self.failure.as_ref().map(|(_, error)| error.clone());
+        self.confirmations
+            .reply_to_all(&Err(Unconfirmed::NoAnswer(failure)));
     }
 
     /// The lease ends before its holds do. Does nothing when they have ended.
-    pub(super) fn lose(&mut self, reason: LostReason, now: Time, out: &mut Out<C>) {
+    pub(super) fn lose(&mut self, reason: LostReason, now: Time) {
         if let State::Held { holds } = self.state {
-            if self.current.end(reason, now) {
-                self.note_lost(Some(reason), out);
-            }
-            self.set_lost(holds);
+            let first = self.current.end(reason, now);
+            self.set_lost(holds, reason, first);
         }
     }
 
-    /// A lost lease is never handed over.
-    fn set_lost(&mut self, holds: u32) {
+    /// A lost lease is never handed over. `first`: nobody has told of the loss.
+    fn set_lost(&mut self, holds: u32, reason: LostReason, first: bool) {
+        if first {
+            self.notes.push(Note::Lost(Arc::clone(&self.current), reason));
+        }
         self.state = State::Lost { holds };
         if !flawed(Flaw::HandOverAfterLoss) {
             self.hand_over_until = None;
@@ -425,22 +427,18 @@ impl<C> Held<C> {
     /// Forgets the lease, and replies to all callers that wait for it. Returns how long its row may still be
     /// busy because of a request of unknown outcome, and until when `hold_min` wants it to be.
     pub(super) fn forget(
-        mut self,
+        &mut self,
         extend_on_its_way: Option<Duration>,
         now: Time,
-        out: &mut Out<C>,
     ) -> Option<(Duration, Time)> {
         let held = matches!(self.state, State::Held { .. } | State::Lost { .. });
-        self.lose(LostReason::Gone, now, out);
-        let reason = ended_reason(&self.current);
-        let pending = self.confirmations.take_all();
-        out.replies.extend(pending.map(|ticket| {
-            if held {
-                Reply::Lost(ticket, reason)
-            } else {
-                unconfirmed(ticket, self.failure.as_ref())
-            }
-        }));
+        self.lose(LostReason::Gone, now);
+        if held {
+            let lost = Unconfirmed::Lost(ended_reason(&self.current));
+            self.confirmations.reply_to_all(&Err(lost));
+        } else {
+            self.give_up_confirmations();
+        }
         let kept_until = match self.state {
             State::Lingering { until, .. } => until.max(now),
             _ => now,
@@ -448,10 +446,6 @@ impl<C> Held<C> {
         let unsure = extend_on_its_way.max(self.extend_unsure);
         unsure.map(|ttl| (ttl, kept_until))
     }
-}
-
-fn unconfirmed<C>(ticket: C, failure: Option<&(Kind, StoreError)>) -> Reply<C> {
-    Reply::Unconfirmed(ticket, failure.map(|(_, error)| error.clone()))
 }
 
 /// The reason why the ownership has ended. If it has not, it is no longer the current one.

@@ -1,8 +1,8 @@
 //! One key: everything that a process knows and decides about it, as a machine without I/O.
 //!
-//! Callers call it, [`handle_…`](Machine::handle_answer) takes what arrives, and [`Machine::take_out`] says what
-//! is to be done then. At most one request for a key is on its way. Before and after each call time passes
-//! ([`Machine::advance`]): there a lease ends, and the next caller enters.
+//! Callers call it, [`handle_…`](Machine::handle_answer) takes what arrives, and [`poll_…`](Machine::poll_reply)
+//! says what is to be done then. At most one request for a key is on its way. Before and after each call time
+//! passes ([`Machine::advance`]): there a lease ends, and the next caller enters.
 //!
 //! - [`held`] is the lease that this process has, a state machine with its table at the top of its file.
 //! - [`asking`] says when to ask for one, and keeps this process's place as successor.
@@ -27,7 +27,7 @@ mod sending;
 mod unfinished;
 mod wait_queue;
 
-use std::mem;
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -44,18 +44,19 @@ use self::sending::{ForWhom, OnItsWay};
 use self::wait_queue::WaitQueue;
 use super::env::Env;
 use super::flaw::{Flaw, flawed};
-use super::out::{Kind, Note, Out, Reply, Transmit};
+use super::out::{Kind, Note, Reply, Transmit, Unconfirmed};
 use super::ownership::Ownership;
 use super::time::Time;
 use crate::error::LostReason;
 use crate::key::Key;
 use crate::store::{Outcome, RecordChange, StoreError};
 
-/// Everything that a process knows about one key.
+/// Everything that a process knows about one key. `A` is where the answer to an acquire goes, and `C` where a
+/// confirmation goes.
 #[derive(Debug)]
-pub(crate) struct Machine<C> {
+pub(crate) struct Machine<A, C> {
     key: Key,
-    queue: WaitQueue<C>,
+    queue: WaitQueue<A>,
     held: Option<Held<C>>,
     asking: Asking,
     fairness: Fairness,
@@ -63,10 +64,14 @@ pub(crate) struct Machine<C> {
     on_its_way: Option<OnItsWay>,
     /// The kind of request for which the dispatcher lists this key.
     listed: Option<Kind>,
-    out: Out<C>,
+    /// The same, if the dispatcher does not know it yet.
+    newly_listed: Option<Kind>,
+    look_at: Option<Time>,
+    notes: VecDeque<Note>,
+    replies: VecDeque<Reply<A, C>>,
 }
 
-impl<C> Machine<C> {
+impl<A, C> Machine<A, C> {
     pub(crate) fn new(key: Key) -> Self {
         Self {
             key,
@@ -77,7 +82,10 @@ impl<C> Machine<C> {
             abandoned: Vec::new(),
             on_its_way: None,
             listed: None,
-            out: Out::default(),
+            newly_listed: None,
+            look_at: None,
+            notes: VecDeque::new(),
+            replies: VecDeque::new(),
         }
     }
 
@@ -113,34 +121,40 @@ impl<C> Machine<C> {
         &self.key
     }
 
-    /// Takes what is to be done since the last time.
-    pub(crate) fn take_out(&mut self) -> Out<C> {
-        mem::take(&mut self.out)
-    }
-
     /// Whatever is called, time passes before and after it, and what can be sent next is found.
-    fn during<R>(
-        &mut self,
-        env: &mut Env<'_>,
-        does: impl FnOnce(&mut Self, &mut Env<'_>, &mut Out<C>) -> R,
-    ) -> R {
-        let mut out = self.take_out();
+    fn during<R>(&mut self, env: &mut Env<'_>, does: impl FnOnce(&mut Self, &mut Env<'_>) -> R) -> R {
         // Whether a lease has ended must be decided before an answer moves its end.
         if !flawed(Flaw::LostLivesAgain) {
-            self.advance(env, &mut out);
+            self.advance(env);
         }
-        let answer = does(self, env, &mut out);
-        self.advance(env, &mut out);
-        self.list_next_request(env, &mut out);
-        self.out = out;
+        let answer = does(self, env);
+        self.advance(env);
+        self.hear();
+        self.list_next_request(env);
         answer
+    }
+
+    /// Takes what the lease has said.
+    fn hear(&mut self) {
+        if let Some(held) = &mut self.held {
+            self.notes.extend(held.take_notes());
+            let replies = held.take_replies();
+            self.replies
+                .extend(replies.map(|(to, reply)| Reply::Confirmed(to, reply)));
+        }
+    }
+
+    /// Replies after what the lease has said before.
+    fn reply(&mut self, reply: Reply<A, C>) {
+        self.hear();
+        self.replies.push_back(reply);
     }
 
     // ── What callers want ────────────────────────────────────────────────────────────────────────────
 
     /// A caller wants the lock. Returns its number.
-    pub(crate) fn acquire(&mut self, env: &mut Env<'_>, waiter: Box<Waiter<C>>) -> u64 {
-        self.during(env, |machine, _, _| {
+    pub(crate) fn acquire(&mut self, env: &mut Env<'_>, waiter: Box<Waiter<A>>) -> u64 {
+        self.during(env, |machine, _| {
             if waiter.non_blocking || machine.queue.is_empty() {
                 machine.asking.ask_now();
             }
@@ -150,10 +164,11 @@ impl<C> Machine<C> {
 
     /// The caller with this number is gone.
     pub(crate) fn give_up(&mut self, env: &mut Env<'_>, number: u64) {
-        let gone = self.during(env, |machine, _, _| {
-            (!flawed(Flaw::GoneCallersAreKept)).then(|| machine.queue.remove(number))
+        self.during(env, |machine, _| {
+            if !flawed(Flaw::GoneCallersAreKept) {
+                machine.queue.remove(number);
+            }
         });
-        drop(gone);
     }
 
     /// A caller wants the lock in the transaction that keeps the row of this lease locked. It is answered at
@@ -162,9 +177,9 @@ impl<C> Machine<C> {
         not(feature = "sql"),
         allow(dead_code, reason = "a transaction needs a database")
     )]
-    pub(crate) fn enter_in_transaction(&mut self, env: &mut Env<'_>, lease_id: Uuid, waiter: Box<Waiter<C>>) {
-        self.during(env, |machine, env, out| {
-            machine.enter_again(lease_id, waiter, env.now, out);
+    pub(crate) fn enter_in_transaction(&mut self, env: &mut Env<'_>, lease_id: Uuid, waiter: Box<Waiter<A>>) {
+        self.during(env, |machine, env| {
+            machine.enter_again(lease_id, waiter, env.now);
         });
     }
 
@@ -175,9 +190,9 @@ impl<C> Machine<C> {
         ownership: &Arc<Ownership>,
         confirm: Option<Confirm<C>>,
     ) -> Result<(), LostReason> {
-        self.during(env, |machine, _, out| {
+        self.during(env, |machine, _| {
             let entered = machine.own_lease().and_then(|held| held.enter(ownership));
-            machine.confirm(ownership, confirm, entered.map(|()| Shows::Holds), out);
+            machine.confirm(ownership, confirm, entered.map(|()| Shows::Holds));
             entered
         })
     }
@@ -191,20 +206,20 @@ impl<C> Machine<C> {
         in_order: bool,
         confirm: Option<Confirm<C>>,
     ) -> Option<Duration> {
-        self.during(env, |machine, env, out| {
+        self.during(env, |machine, env| {
             let left = machine
                 .own_lease()
                 .and_then(|held| held.leave(ownership, in_order, env.now));
-            machine.confirm(ownership, confirm, left.map(|_| Shows::Holds), out);
+            machine.confirm(ownership, confirm, left.map(|_| Shows::Holds));
             left.ok().flatten()
         })
     }
 
     /// A fence check: no local hand-over from here on. The reply comes when the row names the owner.
     pub(crate) fn pin(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>, confirm: Option<Confirm<C>>) {
-        self.during(env, |machine, _, out| {
+        self.during(env, |machine, _| {
             let pinned = machine.own_lease().and_then(|held| held.pin(ownership));
-            machine.confirm(ownership, confirm, pinned.map(|()| Shows::Owner), out);
+            machine.confirm(ownership, confirm, pinned.map(|()| Shows::Owner));
         });
     }
 
@@ -216,9 +231,9 @@ impl<C> Machine<C> {
         ttl: Duration,
         confirm: Confirm<C>,
     ) {
-        self.during(env, |machine, _, out| {
+        self.during(env, |machine, _| {
             let set = machine.own_lease().and_then(|held| held.set_ttl(ownership, ttl));
-            machine.confirm(ownership, Some(confirm), set.map(|()| Shows::End), out);
+            machine.confirm(ownership, Some(confirm), set.map(|()| Shows::End));
         });
     }
 
@@ -231,7 +246,7 @@ impl<C> Machine<C> {
         ownership: &Arc<Ownership>,
         undo: Arc<RecordChange>,
     ) -> bool {
-        self.during(env, |machine, _, _| {
+        self.during(env, |machine, _| {
             let held = machine.held.as_mut();
             held.is_some_and(|held| held.begin(ownership, undo))
         })
@@ -240,7 +255,7 @@ impl<C> Machine<C> {
     /// The body of a run begins: that is not taken back any more. Refused once the lease has ended.
     #[cfg_attr(not(feature = "run_once"), allow(dead_code, reason = "only runs begin"))]
     pub(crate) fn begun(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> bool {
-        self.during(env, |machine, _, _| {
+        self.during(env, |machine, _| {
             let held = machine.held.as_mut();
             held.is_some_and(|held| held.begun(ownership))
         })
@@ -253,7 +268,7 @@ impl<C> Machine<C> {
         allow(dead_code, reason = "only transactions and runs need it")
     )]
     pub(crate) fn close(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> bool {
-        self.during(env, |machine, _, _| {
+        self.during(env, |machine, _| {
             let held = machine.held.as_mut();
             held.is_some_and(|held| held.close(ownership))
         })
@@ -265,7 +280,7 @@ impl<C> Machine<C> {
         allow(dead_code, reason = "a transaction needs a database")
     )]
     pub(crate) fn reopen(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) {
-        self.during(env, |machine, _, _| {
+        self.during(env, |machine, _| {
             machine.held.iter_mut().for_each(|held| held.reopen(ownership));
         });
     }
@@ -280,7 +295,7 @@ impl<C> Machine<C> {
         env: &mut Env<'_>,
         ownership: &Arc<Ownership>,
     ) -> Result<(), LostReason> {
-        self.during(env, |machine, env, _| {
+        self.during(env, |machine, env| {
             let held = machine.own_lease()?;
             held.keep_in_transaction(ownership, env.now)
         })
@@ -288,20 +303,20 @@ impl<C> Machine<C> {
 
     /// The manager shuts down: callers that hold no other lock are refused.
     pub(crate) fn refuse_outermost(&mut self, env: &mut Env<'_>) {
-        self.during(env, |machine, _, out| machine.refuse_all(false, out));
+        self.during(env, |machine, _| machine.refuse_all(false));
     }
 
     /// The lease is ended, and all callers are refused.
     pub(crate) fn stop(&mut self, env: &mut Env<'_>) {
-        self.during(env, |machine, env, out| machine.end_all(env.now, out));
+        self.during(env, |machine, env| machine.end_all(env.now));
     }
 
     /// As [`stop`](Self::stop), and for good: nothing is sent any more, and no answer comes.
     pub(crate) fn abort(&mut self, env: &mut Env<'_>) {
-        self.during(env, |machine, env, out| {
-            machine.end_all(env.now, out);
+        self.during(env, |machine, env| {
+            machine.end_all(env.now);
             if let Some(held) = &mut machine.held {
-                held.give_up_confirmations(out);
+                held.give_up_confirmations();
             }
         });
     }
@@ -310,12 +325,12 @@ impl<C> Machine<C> {
 
     /// The answer to the request on its way.
     pub(crate) fn handle_answer(&mut self, env: &mut Env<'_>, answer: Result<Outcome, StoreError>) {
-        self.during(env, |machine, env, out| machine.apply_answer(answer, env, out));
+        self.during(env, |machine, env| machine.apply_answer(answer, env));
     }
 
     /// A wake-up said that the key was freed, or a wake-up may have been missed.
     pub(crate) fn handle_freed(&mut self, env: &mut Env<'_>) {
-        self.during(env, |machine, _, _| {
+        self.during(env, |machine, _| {
             machine.held.iter_mut().for_each(Held::woken);
             machine.asking.woken();
         });
@@ -323,19 +338,19 @@ impl<C> Machine<C> {
 
     /// A wake-up said that the key was passed on, with this token, to the lease with this id, ours or not.
     pub(crate) fn handle_passed_on(&mut self, env: &mut Env<'_>, lease_id: Uuid, fence_token: i64) {
-        self.during(env, |machine, env, _| {
+        self.during(env, |machine, env| {
             machine.passed_on(lease_id, fence_token, env);
         });
     }
 
     /// No wake-ups arrive any more.
     pub(crate) fn handle_wake_ups_lost(&mut self, env: &mut Env<'_>) {
-        self.during(env, |machine, env, _| machine.asking.wake_ups_lost(env));
+        self.during(env, |machine, env| machine.asking.wake_ups_lost(env));
     }
 
     /// Time has passed.
     pub(crate) fn handle_timeout(&mut self, env: &mut Env<'_>) {
-        self.during(env, |_, _, _| ());
+        self.during(env, |_, _| ());
     }
 
     /// A fence check, or a record of a later lease, has shown that the row no longer names the lease.
@@ -344,14 +359,14 @@ impl<C> Machine<C> {
         allow(dead_code, reason = "only transactions and runs need it")
     )]
     pub(crate) fn handle_gone(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) {
-        self.during(env, |machine, env, out| {
+        self.during(env, |machine, env| {
             let reason = if ownership.is_revoked() {
                 LostReason::Revoked
             } else {
                 LostReason::Gone
             };
             if let Some(held) = machine.own_lease_of(ownership) {
-                held.lose(reason, env.now, out);
+                held.lose(reason, env.now);
             }
         });
     }
@@ -367,21 +382,49 @@ impl<C> Machine<C> {
         env: &mut Env<'_>,
         ownership: &Arc<Ownership>,
     ) -> Option<Duration> {
-        self.during(env, |machine, env, out| {
-            let held = &mut machine.held;
-            let mut held = held.take_if(|held| Arc::ptr_eq(held.current(), ownership))?;
-            let held_for = held.committed(env.now, out);
-            machine.after(&held, env.now);
-            machine.take_back(&held, env.now);
+        self.during(env, |machine, env| {
+            let held_for = machine.own_lease_of(ownership)?.committed(env.now);
+            if let Some(held) = machine.end_lease(env.now) {
+                machine.take_back(&held, env.now);
+            }
             held_for
         })
     }
 
     // ── What is to be done ───────────────────────────────────────────────────────────────────────────
 
+    /// An entry for the log or for metrics. To be asked for before [`poll_reply`](Self::poll_reply), so that a
+    /// caller finds its own step in the log.
+    pub(crate) fn poll_note(&mut self) -> Option<Note> {
+        self.notes.pop_front()
+    }
+
+    pub(crate) fn poll_reply(&mut self) -> Option<Reply<A, C>> {
+        self.replies.pop_front()
+    }
+
+    /// The key has a request of this kind, and is not listed for it yet.
+    pub(crate) fn poll_ready(&mut self) -> Option<Kind> {
+        self.newly_listed.take()
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout) if nothing else is called first.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        self.look_at
+    }
+
+    /// Callers wait for a key that another process holds, or a transaction of this one.
+    pub(crate) fn wants_wake_ups(&self) -> bool {
+        let waits = match &self.held {
+            Some(held) => held.left_in_transaction().is_some(),
+            None => self.asking.ask_at().is_some(),
+        };
+        waits && !self.queue.is_empty()
+    }
+
     /// The request of the key, if it has one of these kinds. From here on it is on its way.
     pub(crate) fn poll_transmit(&mut self, env: &mut Env<'_>, kinds: &[Kind]) -> Option<Transmit> {
-        self.during(env, |machine, env, _| {
+        self.during(env, |machine, env| {
             machine.listed = None;
             let request = machine.send(kinds, env)?;
             let held = machine.held.as_ref();
@@ -406,14 +449,13 @@ impl<C> Machine<C> {
         ownership: &Ownership,
         confirm: Option<Confirm<C>>,
         shows: Result<Shows, LostReason>,
-        out: &mut Out<C>,
     ) {
         match (confirm, shows, &mut self.held) {
             (None, ..) => {}
-            (Some(confirm), Ok(shows), Some(held)) => held.confirm(confirm, shows, out),
+            (Some(confirm), Ok(shows), Some(held)) => held.confirm(confirm, shows),
             (Some(confirm), ..) => {
                 let reason = ownership.ended().unwrap_or(LostReason::Released);
-                out.replies.push(Reply::Lost(confirm.ticket, reason));
+                self.reply(Reply::Confirmed(confirm.to, Err(Unconfirmed::Lost(reason))));
             }
         }
     }
@@ -422,14 +464,15 @@ impl<C> Machine<C> {
 
     /// Lets time pass: ends and forgets a lease, hands it over to the next caller, and replies to callers
     /// whose timeout has passed.
-    fn advance(&mut self, env: &mut Env<'_>, out: &mut Out<C>) {
+    fn advance(&mut self, env: &mut Env<'_>) {
         let now = env.now;
-        self.refuse_overdue(now, out);
+        self.refuse_overdue(now);
         if let Some(held) = &mut self.held {
-            if held.advance(now, out) {
-                self.forget(env, out);
-            } else {
-                held.hand_over(&mut self.queue, &self.key, now, out);
+            if held.advance(now) {
+                self.forget(env);
+            } else if let Some(next) = held.hand_over(&mut self.queue, &self.key, now) {
+                let ownership = Arc::clone(held.current());
+                self.reply(Reply::Granted(next, ownership));
             }
         }
         if self.held.as_ref().is_some_and(Held::is_held) {
@@ -438,7 +481,7 @@ impl<C> Machine<C> {
         }
         let asking = self.on_its_way.is_some() && !flawed(Flaw::WakeUpsAreBelievedWhileAsking);
         if self.held.is_none() && !asking {
-            self.enter_after_wake_up(env, out);
+            self.enter_after_wake_up(env);
             self.give_up_places(now);
         }
     }
@@ -446,20 +489,23 @@ impl<C> Machine<C> {
     /// Forgets a lease that has ended in the store. A run that was not entered is still taken back. A request
     /// of unknown outcome may have extended the row, which would then stay busy for one more ttl although
     /// nobody uses it. So the lease is released as an abandoned acquire is.
-    fn forget(&mut self, env: &Env<'_>, out: &mut Out<C>) {
-        let Some(held) = self.held.take() else { return };
+    fn forget(&mut self, env: &Env<'_>) {
+        let Some(held) = &mut self.held else { return };
         let sent = self.on_its_way.as_ref();
         let extend_on_its_way = sent
             .filter(|sent| sent.for_whom == ForWhom::OwnLease)
             .and_then(|sent| ttl_of(&sent.action));
-        self.after(&held, env.now);
+        let lengthened = held.forget(extend_on_its_way, env.now);
+        let Some(held) = self.end_lease(env.now) else {
+            return;
+        };
         self.take_back(&held, env.now);
-        let (lease_id, undo) = (held.lease_id(), held.undo.clone());
-        if let Some((ttl, kept_until)) = held.forget(extend_on_its_way, env.now, out) {
+        if let Some((ttl, kept_until)) = lengthened {
+            let lease_id = held.lease_id();
             self.abandoned.retain(|abandoned| abandoned.lease_id != lease_id);
             let mut lengthened = Abandoned::new(lease_id, ttl, env.now);
             lengthened.retry_at = kept_until;
-            lengthened.undo = undo;
+            lengthened.undo = held.undo;
             self.abandoned.push(lengthened);
         }
     }
@@ -476,25 +522,26 @@ impl<C> Machine<C> {
     }
 
     /// The lease of this process is over.
-    fn after(&mut self, held: &Held<C>, now: Time) {
+    fn end_lease(&mut self, now: Time) -> Option<Held<C>> {
+        self.hear();
+        let held = self.held.take()?;
         self.asking.released(held.holder(now), held.hand_overs(), now);
         if let Some(last_error) = held.last_error() {
             self.asking.note_answer(last_error, now);
         }
+        Some(held)
     }
 
     /// Ends the lease and refuses all callers. A row that `hold_min` keeps busy is left to expire.
-    fn end_all(&mut self, now: Time, out: &mut Out<C>) {
-        self.refuse_all(true, out);
-        if let Some(mut held) = self
-            .held
-            .take_if(|held| held.undo.is_none() && held.lingers_by_itself())
-        {
-            held.left_to_expire(out);
-            out.notes.push(Note::StaysBusy(Arc::clone(held.current())));
-        }
-        if let Some(held) = &mut self.held {
-            held.lose(LostReason::Shutdown, now, out);
+    fn end_all(&mut self, now: Time) {
+        self.refuse_all(true);
+        let Some(held) = &mut self.held else { return };
+        if held.undo.is_none() && held.lingers_by_itself() {
+            held.left_to_expire();
+            self.hear();
+            self.held = None;
+        } else {
+            held.lose(LostReason::Shutdown, now);
         }
     }
 }

@@ -2,13 +2,13 @@
 
 use super::Machine;
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::out::{Out, Refusal, Reply};
+use crate::engine::core::out::{Refusal, Reply};
 use crate::engine::core::time::Time;
 use crate::store::{StoreError, StoreErrorKind};
 
-impl<C> Machine<C> {
+impl<A, C> Machine<A, C> {
     /// Refuses callers whose timeout has passed, and non-blocking callers of a key that is held.
-    pub(super) fn refuse_overdue(&mut self, now: Time, out: &mut Out<C>) {
+    pub(super) fn refuse_overdue(&mut self, now: Time) {
         if self.queue.first_deadline().is_none_or(|deadline| now < deadline) && !self.queue.has_non_blocking()
         {
             return;
@@ -20,7 +20,7 @@ impl<C> Machine<C> {
                 self.asking.note_last_error(held.last_error(), now);
             } else {
                 holder = Some(held.holder(now));
-                self.refuse_non_blocking(Time::MAX, &Refusal::Busy(holder.clone()), out);
+                self.refuse_non_blocking(Time::MAX, &Refusal::Busy(holder.clone()));
             }
         }
         if flawed(Flaw::TimeoutsAreForgotten) {
@@ -31,32 +31,32 @@ impl<C> Machine<C> {
                 Some(_) => Refusal::Busy(holder.clone()),
                 None => self.asking.refusal(waiter.since, waiter.non_blocking),
             };
-            out.replies.push(Reply::Refused(waiter, refusal));
+            self.reply(Reply::Refused(waiter, refusal));
         }
     }
 
-    pub(super) fn refuse_non_blocking(&mut self, came_before: Time, refusal: &Refusal, out: &mut Out<C>) {
+    pub(super) fn refuse_non_blocking(&mut self, came_before: Time, refusal: &Refusal) {
         while let Some(waiter) = self.queue.pop_non_blocking(came_before) {
-            out.replies.push(Reply::Refused(waiter, refusal.clone()));
+            self.reply(Reply::Refused(waiter, refusal.clone()));
         }
     }
 
-    pub(super) fn refuse_all(&mut self, nested_too: bool, out: &mut Out<C>) {
-        let refused = self.queue.take(nested_too).into_iter();
-        out.replies
-            .extend(refused.map(|waiter| Reply::Refused(waiter, Refusal::Shutdown)));
+    pub(super) fn refuse_all(&mut self, nested_too: bool) {
+        for waiter in self.queue.take(nested_too) {
+            self.reply(Reply::Refused(waiter, Refusal::Shutdown));
+        }
     }
 
     /// Refuses the callers for whom asking again cannot help.
-    pub(super) fn refuse_hopeless(&mut self, error: &StoreError, out: &mut Out<C>) {
+    pub(super) fn refuse_hopeless(&mut self, error: &StoreError) {
         let refusal = Refusal::Store(error.clone());
         if error.kind() == StoreErrorKind::Unreachable {
-            self.refuse_non_blocking(Time::MAX, &refusal, out);
+            self.refuse_non_blocking(Time::MAX, &refusal);
         }
         if !error.is_retryable() {
-            let refused = self.queue.take(true).into_iter();
-            out.replies
-                .extend(refused.map(|waiter| Reply::Refused(waiter, refusal.clone())));
+            for waiter in self.queue.take(true) {
+                self.reply(Reply::Refused(waiter, refusal.clone()));
+            }
         }
     }
 }

@@ -9,7 +9,7 @@ use super::held::Held;
 use super::{Machine, fairness};
 use crate::engine::core::env::Env;
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::out::{Kind, Out};
+use crate::engine::core::out::Kind;
 use crate::engine::core::time::Time;
 use crate::store::{Acquire, Action, Extend, HandedOver, RecordChange, Request};
 
@@ -54,24 +54,18 @@ impl Next {
     }
 }
 
-impl<C> Machine<C> {
-    /// Says what can be sent, and when to look again.
-    pub(super) fn list_next_request(&mut self, env: &Env<'_>, out: &mut Out<C>) {
+impl<A, C> Machine<A, C> {
+    /// Finds what can be sent, and when to look again.
+    pub(super) fn list_next_request(&mut self, env: &Env<'_>) {
         let now = env.now;
         let kind = self.next_request(now).map(|next| next.kind());
         if kind.is_some() && kind != self.listed {
             self.listed = kind;
-            out.ready = kind;
+            self.newly_listed = kind;
         }
-        out.look_at = self.next_look(now);
+        self.look_at = self.next_look(now);
         #[cfg(any(test, feature = "simulation"))]
-        self.check_looks(out.look_at);
-        let waits = match &self.held {
-            Some(held) => held.left_in_transaction().is_some(),
-            None => self.asking.ask_at().is_some(),
-        };
-        out.wants_wake_ups = waits && !self.queue.is_empty();
-        out.idle = self.is_idle();
+        self.check_looks();
     }
 
     fn next_request(&self, now: Time) -> Option<Next> {
@@ -194,8 +188,8 @@ impl<C> Machine<C> {
 
     /// Asserts that whatever must happen without another event is listed, or looked at in time.
     #[cfg(any(test, feature = "simulation"))]
-    fn check_looks(&self, look_at: Option<Time>) {
-        let by = |at: Time| look_at.is_some_and(|look| look <= at);
+    fn check_looks(&self) {
+        let by = |at: Time| self.look_at.is_some_and(|look| look <= at);
         if let Some(deadline) = self.queue.first_deadline() {
             assert!(by(deadline), "a caller's time is over before anybody looks");
         }

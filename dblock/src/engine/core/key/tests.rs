@@ -34,13 +34,13 @@ impl super::super::env::Random for Numbers {
 
 /// One machine, and its clock.
 struct Process {
-    machine: Machine<&'static str>,
+    machine: Machine<&'static str, &'static str>,
     now: Time,
     listening: bool,
     numbers: Numbers,
     ownership: Option<Arc<Ownership>>,
-    /// What the machine wanted after the last step, but for its replies.
-    out: Out<&'static str>,
+    /// The notes of the last step.
+    notes: Vec<Note>,
 }
 
 fn call(ttl: Duration) -> Call {
@@ -66,14 +66,14 @@ impl Process {
             listening: true,
             numbers: Numbers(0),
             ownership: None,
-            out: Out::default(),
+            notes: Vec::new(),
         }
     }
 
     /// A call of the machine. Returns its answer, and the reply to each caller.
     fn step<R>(
         &mut self,
-        does: impl FnOnce(&mut Machine<&'static str>, &mut Env<'_>) -> R,
+        does: impl FnOnce(&mut Machine<&'static str, &'static str>, &mut Env<'_>) -> R,
     ) -> (R, Vec<String>) {
         let mut env = Env {
             now: self.now,
@@ -83,12 +83,12 @@ impl Process {
             random: &mut self.numbers,
         };
         let answer = does(&mut self.machine, &mut env);
-        self.out = self.machine.take_out();
+        self.notes = std::iter::from_fn(|| self.machine.poll_note()).collect();
         let mut said = Vec::new();
-        for reply in self.out.replies.drain(..) {
+        while let Some(reply) = self.machine.poll_reply() {
             said.push(match reply {
                 Reply::Granted(waiter, ownership) => {
-                    let text = format!("{} has {}", waiter.ticket, ownership.fence_token);
+                    let text = format!("{} has {}", waiter.to, ownership.fence_token);
                     self.ownership = Some(ownership);
                     text
                 }
@@ -100,17 +100,20 @@ impl Process {
                         Refusal::Store(_) => "store",
                         Refusal::Shutdown => "shutdown",
                     };
-                    format!("{} refused: {why}", waiter.ticket)
+                    format!("{} refused: {why}", waiter.to)
                 }
-                Reply::Confirmed(ticket) => format!("{ticket} confirmed"),
-                Reply::Lost(ticket, reason) => format!("{ticket} lost: {reason:?}"),
-                Reply::Unconfirmed(ticket, _) => format!("{ticket} unconfirmed"),
+                Reply::Confirmed(to, Ok(())) => format!("{to} confirmed"),
+                Reply::Confirmed(to, Err(Unconfirmed::Lost(reason))) => format!("{to} lost: {reason:?}"),
+                Reply::Confirmed(to, Err(Unconfirmed::NoAnswer(_))) => format!("{to} unconfirmed"),
             });
         }
         (answer, said)
     }
 
-    fn says<R>(&mut self, does: impl FnOnce(&mut Machine<&'static str>, &mut Env<'_>) -> R) -> Vec<String> {
+    fn says<R>(
+        &mut self,
+        does: impl FnOnce(&mut Machine<&'static str, &'static str>, &mut Env<'_>) -> R,
+    ) -> Vec<String> {
         self.step(does).1
     }
 
@@ -124,7 +127,7 @@ impl Process {
             since: self.now,
             deadline: Some(self.now + wait.unwrap_or(5 * SECOND)),
             non_blocking: wait.is_none(),
-            ticket,
+            to: ticket,
         };
         let (number, said) = self.step(|machine, env| machine.acquire(env, Box::new(waiter)));
         assert!(said.is_empty(), "{said:?}");
@@ -154,7 +157,7 @@ impl Process {
     /// A caller that waits for a confirmation from now on.
     fn confirm(&self, ticket: &'static str) -> Confirm<&'static str> {
         Confirm {
-            ticket,
+            to: ticket,
             deadline: self.now + 5 * SECOND,
         }
     }

@@ -6,7 +6,7 @@ use super::held::Held;
 use super::sending::OnItsWay;
 use crate::store::Action;
 
-impl<C> Machine<C> {
+impl<A, C> Machine<A, C> {
     /// A release must still be written to the row, or is on its way.
     pub(crate) fn has_release_pending(&self) -> bool {
         // An acquire that no caller waits for any more is released once it is granted.

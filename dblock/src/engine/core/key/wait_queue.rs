@@ -7,27 +7,27 @@ use crate::engine::core::time::Time;
 
 /// A caller in the wait queue.
 #[derive(Debug)]
-pub(crate) struct Waiter<C> {
+pub(crate) struct Waiter<A> {
     pub(crate) call: Call,
     pub(crate) since: Time,
     /// When the caller's timeout passes; `None` for a caller that waits for ever.
     pub(crate) deadline: Option<Time>,
     /// The caller wants `Busy` as a reply instead of waiting.
     pub(crate) non_blocking: bool,
-    /// The means to reply to the caller.
-    pub(crate) ticket: C,
+    /// Where the answer goes.
+    pub(crate) to: A,
 }
 
 /// Callers in the order in which they came. An operation on one of them costs the logarithm of their number.
 #[derive(Debug)]
-pub(super) struct WaitQueue<C> {
-    waiters: BTreeMap<u64, Box<Waiter<C>>>,
+pub(super) struct WaitQueue<A> {
+    waiters: BTreeMap<u64, Box<Waiter<A>>>,
     deadlines: BTreeSet<(Time, u64)>,
     non_blocking: BTreeSet<u64>,
     last: u64,
 }
 
-impl<C> WaitQueue<C> {
+impl<A> WaitQueue<A> {
     pub(super) fn new() -> Self {
         Self {
             waiters: BTreeMap::new(),
@@ -38,13 +38,13 @@ impl<C> WaitQueue<C> {
     }
 
     /// Puts a caller at the end. Returns its number, which no other caller has had.
-    pub(super) fn push(&mut self, waiter: Box<Waiter<C>>) -> u64 {
+    pub(super) fn push(&mut self, waiter: Box<Waiter<A>>) -> u64 {
         self.last += 1;
         self.insert(self.last, waiter);
         self.last
     }
 
-    fn insert(&mut self, number: u64, waiter: Box<Waiter<C>>) {
+    fn insert(&mut self, number: u64, waiter: Box<Waiter<A>>) {
         self.deadlines
             .extend(waiter.deadline.map(|deadline| (deadline, number)));
         self.non_blocking.extend(waiter.non_blocking.then_some(number));
@@ -52,11 +52,11 @@ impl<C> WaitQueue<C> {
     }
 
     /// Puts a caller back where it was.
-    pub(super) fn put_back(&mut self, number: u64, waiter: Box<Waiter<C>>) {
+    pub(super) fn put_back(&mut self, number: u64, waiter: Box<Waiter<A>>) {
         self.insert(number, waiter);
     }
 
-    pub(super) fn remove(&mut self, number: u64) -> Option<Box<Waiter<C>>> {
+    pub(super) fn remove(&mut self, number: u64) -> Option<Box<Waiter<A>>> {
         let waiter = self.waiters.remove(&number)?;
         if let Some(deadline) = waiter.deadline {
             self.deadlines.remove(&(deadline, number));
@@ -84,7 +84,7 @@ impl<C> WaitQueue<C> {
         self.waiters.len() - self.non_blocking.len()
     }
 
-    pub(super) fn first(&self) -> Option<(u64, &Waiter<C>)> {
+    pub(super) fn first(&self) -> Option<(u64, &Waiter<A>)> {
         self.waiters
             .first_key_value()
             .map(|(number, waiter)| (*number, &**waiter))
@@ -96,7 +96,7 @@ impl<C> WaitQueue<C> {
     }
 
     /// Takes the first caller, if its timeout has not passed and it passes `test`.
-    pub(super) fn pop_if(&mut self, now: Time, test: impl FnOnce(&Call) -> bool) -> Option<Box<Waiter<C>>> {
+    pub(super) fn pop_if(&mut self, now: Time, test: impl FnOnce(&Call) -> bool) -> Option<Box<Waiter<A>>> {
         let (number, first) = self.first()?;
         let in_time = first.deadline.is_none_or(|deadline| now < deadline);
         (in_time && test(&first.call))
@@ -105,21 +105,21 @@ impl<C> WaitQueue<C> {
     }
 
     /// Takes a caller whose timeout has passed.
-    pub(super) fn pop_overdue(&mut self, now: Time) -> Option<Box<Waiter<C>>> {
+    pub(super) fn pop_overdue(&mut self, now: Time) -> Option<Box<Waiter<A>>> {
         let (deadline, number) = *self.deadlines.first()?;
         (deadline <= now).then(|| self.remove(number)).flatten()
     }
 
     /// Takes a non-blocking caller that came before `then`.
-    pub(super) fn pop_non_blocking(&mut self, came_before: Time) -> Option<Box<Waiter<C>>> {
+    pub(super) fn pop_non_blocking(&mut self, came_before: Time) -> Option<Box<Waiter<A>>> {
         let number = *self.non_blocking.first()?;
         let came = self.waiters.get(&number)?.since;
         (came <= came_before).then(|| self.remove(number)).flatten()
     }
 
     /// Takes all callers, or those that hold no other lock.
-    pub(super) fn take(&mut self, nested_too: bool) -> Vec<Box<Waiter<C>>> {
-        let taken = |waiter: &Waiter<C>| nested_too || !waiter.call.nested;
+    pub(super) fn take(&mut self, nested_too: bool) -> Vec<Box<Waiter<A>>> {
+        let taken = |waiter: &Waiter<A>| nested_too || !waiter.call.nested;
         let numbers = self.waiters.iter().filter(|(_, waiter)| taken(waiter));
         let numbers: Vec<u64> = numbers.map(|(number, _)| *number).collect();
         numbers

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{FIRST_RETRY, Held, LONGEST_RETRY, ROW_FOLLOWS_WITHIN, State, ended_reason};
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::out::{Kind, Note, Out, Reply};
+use crate::engine::core::out::{Kind, Note, Unconfirmed};
 use crate::engine::core::time::Time;
 use crate::error::LostReason;
 use crate::options;
@@ -29,7 +29,6 @@ impl<C> Held<C> {
         sent_at: Time,
         answer: Result<Outcome, StoreError>,
         now: Time,
-        out: &mut Out<C>,
     ) -> After {
         let release = matches!(action, Action::Release);
         self.row_locked = matches!(answer, Ok(Outcome::Skipped));
@@ -38,57 +37,52 @@ impl<C> Held<C> {
             Ok(Outcome::Extended {
                 remaining, revoked, ..
             }) if !release => {
-                self.extended(sent_at, remaining, revoked, now, out);
+                self.extended(sent_at, remaining, revoked, now);
                 After::Stands
             }
             Ok(Outcome::Released { passed_on, .. }) if release => {
                 if passed_on {
-                    out.notes.push(Note::PassedOn(Arc::clone(&self.current)));
+                    self.notes.push(Note::PassedOn(Arc::clone(&self.current)));
                 }
-                self.released(now, out);
+                self.released(now);
                 After::Over { passed_on }
             }
             // An earlier release was carried out, and its answer was lost.
             Ok(Outcome::Lost) if release && unsure => {
-                self.released(now, out);
+                self.released(now);
                 After::Over { passed_on: false }
             }
             Ok(Outcome::Lost) => {
                 if release {
-                    out.notes.push(Note::GoneBeforeRelease(Arc::clone(&self.current)));
+                    self.notes
+                        .push(Note::GoneBeforeRelease(Arc::clone(&self.current)));
                 }
-                self.gone(now, out);
+                self.gone(now);
                 After::Over { passed_on: false }
             }
             Ok(Outcome::Skipped) => {
                 if matches!(self.state, State::Held { .. }) {
                     // Somebody has the row locked, perhaps for a fence check. While the lease lasts, memory
                     // decides.
-                    let trusting = self.confirmations.take_sent_holds();
-                    out.replies.extend(trusting.map(Reply::Confirmed));
+                    self.confirmations.reply_to_sent_holds();
                 }
                 self.try_again(now);
                 After::Stands
             }
             Ok(other) => {
                 let message = format!("the store answered {action:?} with {other:?}");
-                self.failed(
-                    action,
-                    StoreError::new(StoreErrorKind::Interrupted, message),
-                    now,
-                    out,
-                );
+                self.failed(action, StoreError::new(StoreErrorKind::Interrupted, message), now);
                 After::Stands
             }
             Err(_) if release && flawed(Flaw::UnknownReleaseIsDone) => After::Over { passed_on: false },
             Err(error) => {
-                self.failed(action, error, now, out);
+                self.failed(action, error, now);
                 After::Stands
             }
         }
     }
 
-    fn failed(&mut self, action: &Action, error: StoreError, now: Time, out: &mut Out<C>) {
+    fn failed(&mut self, action: &Action, error: StoreError, now: Time) {
         if error.is_outcome_unknown() {
             match &mut self.state {
                 State::Releasing { unsure } if matches!(action, Action::Release) => *unsure = true,
@@ -97,7 +91,7 @@ impl<C> Held<C> {
         }
         let kind = Kind::of(action);
         let before = self.failure.replace((kind, error.clone()));
-        out.notes.push(Note::Failed {
+        self.notes.push(Note::Failed {
             ownership: Arc::clone(&self.current),
             kind,
             error,
@@ -106,7 +100,7 @@ impl<C> Held<C> {
         self.try_again(now);
     }
 
-    fn extended(&mut self, sent_at: Time, remaining: Duration, revoked: bool, now: Time, out: &mut Out<C>) {
+    fn extended(&mut self, sent_at: Time, remaining: Duration, revoked: bool, now: Time) {
         self.row = self.row_sent;
         self.grant.row_owner = self.row_owner_sent;
         let counted_from = if flawed(Flaw::DeadlineFromTheAnswer) {
@@ -135,11 +129,11 @@ impl<C> Held<C> {
             }
         }
         if self.failure.take().is_some() {
-            out.notes.push(Note::RenewedAgain(Arc::clone(&self.current)));
+            self.notes.push(Note::RenewedAgain(Arc::clone(&self.current)));
         }
         if revoked && !self.current.is_revoked() {
             self.current.mark_revoked();
-            out.notes
+            self.notes
                 .push(Note::Revoked(Arc::clone(&self.current), remaining));
         }
         if let State::Lingering { written, .. } = &mut self.state {
@@ -150,35 +144,31 @@ impl<C> Held<C> {
             self.confirmations.wait_for_next();
             return;
         }
-        let done = self.confirmations.take_sent();
-        out.replies.extend(done.map(Reply::Confirmed));
+        self.confirmations.reply_to_sent();
     }
 
-    pub(super) fn released(&mut self, now: Time, out: &mut Out<C>) {
+    pub(super) fn released(&mut self, now: Time) {
         // Another call in a transaction that has ended behind its back.
-        self.lose(LostReason::Gone, now, out);
-        out.notes.push(Note::Released(Arc::clone(&self.current)));
-        let pending = self.confirmations.take_all();
-        out.replies.extend(pending.map(Reply::Confirmed));
+        self.lose(LostReason::Gone, now);
+        self.notes.push(Note::Released(Arc::clone(&self.current)));
+        self.confirmations.reply_to_all(&Ok(()));
     }
 
     /// The row no longer names the lease.
-    fn gone(&mut self, now: Time, out: &mut Out<C>) {
+    fn gone(&mut self, now: Time) {
         let reason = if self.current.is_revoked() {
             LostReason::Revoked
         } else {
             LostReason::Gone
         };
         let all_left = self.needs_release() || matches!(self.state, State::Lingering { .. });
-        self.lose(reason, now, out);
+        self.lose(reason, now);
         let reason = if all_left {
             reason
         } else {
             ended_reason(&self.current)
         };
-        let pending = self.confirmations.take_all();
-        out.replies
-            .extend(pending.map(|ticket| Reply::Lost(ticket, reason)));
+        self.confirmations.reply_to_all(&Err(Unconfirmed::Lost(reason)));
     }
 
     /// The request was not carried out, or that is unknown: its callers wait for the next one.

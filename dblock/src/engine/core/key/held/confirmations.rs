@@ -1,11 +1,13 @@
 //! The callers that wait until the store confirms what they did.
 
+use crate::engine::core::out::Unconfirmed;
 use crate::engine::core::time::Time;
+use crate::store::StoreError;
 
 /// A caller that waits until the store confirms what it did.
 #[derive(Debug)]
 pub(crate) struct Confirm<C> {
-    pub(crate) ticket: C,
+    pub(crate) to: C,
     pub(crate) deadline: Time,
 }
 
@@ -34,6 +36,8 @@ pub(super) struct Confirmations<C> {
     sent: Vec<Pending<C>>,
     /// The earliest deadline of these callers, or an earlier time.
     pub(super) due: Option<Time>,
+    /// Replies that the machine has not taken yet.
+    pub(super) replies: Vec<(C, Result<(), Unconfirmed>)>,
 }
 
 impl<C> Confirmations<C> {
@@ -42,12 +46,18 @@ impl<C> Confirmations<C> {
             waiting: Vec::new(),
             sent: Vec::new(),
             due: None,
+            replies: Vec::new(),
         }
     }
 
     /// Whether a request is needed for them.
     pub(super) fn want_request(&self) -> bool {
         !self.waiting.is_empty()
+    }
+
+    /// A caller whose change needs no request.
+    pub(super) fn reply_at_once(&mut self, confirm: Confirm<C>) {
+        self.replies.push((confirm.to, Ok(())));
     }
 
     pub(super) fn add(&mut self, confirm: Confirm<C>, shows: Shows) {
@@ -65,39 +75,45 @@ impl<C> Confirmations<C> {
         self.waiting.append(&mut self.sent);
     }
 
-    /// Those whose changes the request that was answered has carried.
-    pub(super) fn take_sent(&mut self) -> impl Iterator<Item = C> {
-        self.sent.drain(..).map(|pending| pending.confirm.ticket)
+    /// Replies to those whose changes the request that was answered has carried.
+    pub(super) fn reply_to_sent(&mut self) {
+        let sent = self.sent.drain(..);
+        self.replies
+            .extend(sent.map(|pending| (pending.confirm.to, Ok(()))));
     }
 
-    /// Those of them for whom memory is enough.
-    pub(super) fn take_sent_holds(&mut self) -> impl Iterator<Item = C> {
+    /// Replies to those of them for whom memory is enough.
+    pub(super) fn reply_to_sent_holds(&mut self) {
         let holds = self.sent.extract_if(.., |pending| pending.shows == Shows::Holds);
-        holds.map(|pending| pending.confirm.ticket)
+        self.replies
+            .extend(holds.map(|pending| (pending.confirm.to, Ok(()))));
     }
 
-    /// Those for whom nothing was sent.
-    pub(super) fn take_waiting(&mut self) -> impl Iterator<Item = C> {
-        self.waiting.drain(..).map(|pending| pending.confirm.ticket)
+    /// Replies to those for whom nothing was sent.
+    pub(super) fn reply_to_waiting(&mut self) {
+        let waiting = self.waiting.drain(..);
+        self.replies
+            .extend(waiting.map(|pending| (pending.confirm.to, Ok(()))));
     }
 
-    pub(super) fn take_all(&mut self) -> impl Iterator<Item = C> {
+    pub(super) fn reply_to_all(&mut self, reply: &Result<(), Unconfirmed>) {
         self.due = None;
         let all = self.sent.drain(..).chain(self.waiting.drain(..));
-        all.map(|pending| pending.confirm.ticket)
+        self.replies
+            .extend(all.map(|pending| (pending.confirm.to, reply.clone())));
     }
 
-    /// Those whose timeout has passed.
-    pub(super) fn take_late(&mut self, now: Time) -> Vec<C> {
+    /// Replies to those whose timeout has passed.
+    pub(super) fn reply_to_late(&mut self, now: Time, failure: Option<&StoreError>) {
         if self.due.is_none_or(|due| now < due) {
-            return Vec::new();
+            return;
         }
         let is_late = |pending: &mut Pending<C>| pending.confirm.deadline <= now;
         let late = self.waiting.extract_if(.., is_late);
         let late = late.chain(self.sent.extract_if(.., is_late));
-        let late = late.map(|pending| pending.confirm.ticket).collect();
+        let replies = late.map(|pending| (pending.confirm.to, Err(Unconfirmed::NoAnswer(failure.cloned()))));
+        self.replies.extend(replies);
         let rest = self.waiting.iter().chain(&self.sent);
         self.due = rest.map(|pending| pending.confirm.deadline).min();
-        late
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::{Grant, Held, ROW_FOLLOWS_WITHIN, State};
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::key::wait_queue::WaitQueue;
-use crate::engine::core::out::{Note, Out, Reply};
+use crate::engine::core::key::wait_queue::{WaitQueue, Waiter};
+use crate::engine::core::out::Note;
 use crate::engine::core::ownership::Ownership;
 use crate::engine::core::time::Time;
 use crate::key::Key;
@@ -24,14 +24,13 @@ impl<C> Held<C> {
         }
     }
 
-    /// The next caller enters without the store, where the rules allow it.
-    pub(crate) fn hand_over(
+    /// The next caller, which enters without the store, where the rules allow it.
+    pub(crate) fn hand_over<A>(
         &mut self,
-        queue: &mut WaitQueue<C>,
+        queue: &mut WaitQueue<A>,
         key: &Key,
         now: Time,
-        out: &mut Out<C>,
-    ) -> bool {
+    ) -> Option<Box<Waiter<A>>> {
         let after_loss = flawed(Flaw::HandOverAfterLoss);
         let until = self.hand_over_until.is_some_and(|until| now < until);
         let not_sent = matches!(self.state, State::ReleaseDue)
@@ -42,11 +41,11 @@ impl<C> Held<C> {
             || self.current.hold_min_until.is_some()
             || self.current.is_revoked() && !flawed(Flaw::RevokedIsHandedOver)
         {
-            return false;
+            return None;
         }
         let used_up = self.hand_overs() == self.grant.spare_tokens || self.current.fence_token == i64::MAX;
         if used_up && !flawed(Flaw::HandOverBeyondSpareTokens) {
-            return false;
+            return None;
         }
         let confirmed = self.grant.store_end.since(now);
         let grant = Grant {
@@ -56,8 +55,7 @@ impl<C> Held<C> {
         let next = queue.pop_if(now, |call| {
             let enough = confirmed >= call.ttl.mul_f64(2.0 / 3.0) && now < grant.deadline(call.ttl);
             call.renew && (enough || after_loss)
-        });
-        let Some(next) = next else { return false };
+        })?;
         let token = self.current.fence_token + i64::from(!flawed(Flaw::HandOverKeepsToken));
         self.grant = grant;
         let ids = (self.grant.lease_id, token);
@@ -73,13 +71,11 @@ impl<C> Held<C> {
         self.state = State::Held { holds: 1 };
         self.closed = false;
         let waited = Note::Waited(Arc::clone(&ownership), now.since(next.since));
-        let former = mem::replace(&mut self.current, Arc::clone(&ownership));
-        out.notes.extend([waited, Note::HandedOver(former)]);
+        let former = mem::replace(&mut self.current, ownership);
+        self.notes.extend([waited, Note::HandedOver(former)]);
         self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
         // The former owner need not wait until the row names the next one.
-        let done = self.confirmations.take_waiting();
-        out.replies.extend(done.map(Reply::Confirmed));
-        out.replies.push(Reply::Granted(next, ownership));
-        true
+        self.confirmations.reply_to_waiting();
+        Some(next)
     }
 }

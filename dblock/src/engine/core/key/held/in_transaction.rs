@@ -7,7 +7,6 @@ use uuid::Uuid;
 
 use super::{FIRST_RETRY, Held, State, ended_reason};
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::out::Out;
 use crate::engine::core::ownership::{Call, Ownership};
 use crate::engine::core::time::Time;
 use crate::error::LostReason;
@@ -37,9 +36,9 @@ impl<C> Held<C> {
     }
 
     /// The owner's transaction has committed, and with it the release.
-    pub(crate) fn committed(&mut self, now: Time, out: &mut Out<C>) -> Option<Duration> {
+    pub(crate) fn committed(&mut self, now: Time) -> Option<Duration> {
         let held_for = self.end_ownership(now);
-        self.released(now, out);
+        self.released(now);
         held_for
     }
 

@@ -106,8 +106,7 @@ fn a_lease_ends_before_the_store_s_and_stays_lost() {
     a.now = a.now + 4600 * MS;
     a.says(|machine, env| machine.handle_answer(env, Ok(extended())));
     assert!(
-        a.out
-            .notes
+        a.notes
             .iter()
             .any(|note| matches!(note, Note::Lost(_, LostReason::Expired)))
     );
@@ -295,7 +294,7 @@ fn a_retry_that_is_not_needed_any_more_leaves_the_renewal() {
     a.says(|machine, env| machine.leave(env, &ownership, true, None));
     a.now = a.now + 10 * MS;
     a.says(Machine::handle_timeout);
-    let look_at = a.out.look_at.unwrap();
+    let look_at = a.machine.poll_timeout().unwrap();
     assert!(look_at <= a.now + TTL / 3, "{look_at:?}");
 }
 
@@ -334,7 +333,7 @@ fn a_short_ttl_counts_after_a_hand_over_from_a_long_one() {
     a.sends().unwrap();
     a.answered(extended());
     a.says(Machine::handle_timeout);
-    let look_at = a.out.look_at.unwrap();
+    let look_at = a.machine.poll_timeout().unwrap();
     assert!(look_at <= a.now + SECOND, "{look_at:?}");
 }
 

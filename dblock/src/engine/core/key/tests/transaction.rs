@@ -17,7 +17,7 @@ fn enters_again(a: &mut Process, lease_id: Uuid) -> Vec<String> {
         since: a.now,
         deadline: None,
         non_blocking: false,
-        ticket: "again",
+        to: "again",
     };
     a.says(|machine, env| machine.enter_in_transaction(env, lease_id, Box::new(waiter)))
 }
@@ -86,7 +86,7 @@ fn the_next_caller_asks_as_soon_as_the_commit_is_answered() {
     let body = a.ownership.clone().unwrap();
     let said = a.says(|machine, env| machine.handle_committed(env, &body));
     assert!(said.is_empty());
-    assert!(a.out.notes.iter().any(|note| matches!(note, Note::Released(_))));
+    assert!(a.notes.iter().any(|note| matches!(note, Note::Released(_))));
     assert_eq!(body.ended(), Some(LostReason::Released));
     assert!(
         matches!(a.sends().unwrap().action, Action::Acquire(_)),
@@ -107,12 +107,8 @@ fn a_release_that_comes_after_the_commit_is_no_loss() {
         assert!(matches!(a.sends().unwrap().action, Action::Release));
         let said = a.says(|machine, env| machine.handle_answer(env, Ok(answer)));
         assert_eq!(said, Vec::<String>::new());
-        assert!(
-            matches!(a.out.notes[..], [Note::Released(_)]),
-            "{:?}",
-            a.out.notes
-        );
-        assert!(a.out.idle);
+        assert!(matches!(a.notes[..], [Note::Released(_)]), "{:?}", a.notes);
+        assert!(a.machine.is_idle());
     }
 }
 
@@ -130,7 +126,7 @@ fn a_wake_up_sends_the_release_at_once() {
     a.sends().unwrap();
     a.answered(Outcome::Skipped);
     a.says(Machine::handle_timeout);
-    assert!(a.out.wants_wake_ups);
+    assert!(a.machine.wants_wake_ups());
     assert_eq!(a.sends(), None);
     a.says(Machine::handle_freed);
     assert!(matches!(a.sends().unwrap().action, Action::Release));
