@@ -12,15 +12,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
+#[cfg(feature = "sql")]
 use uuid::Uuid;
 
 #[cfg(any(feature = "sql", feature = "run_once"))]
 pub(super) use self::reads::Reads;
 use self::tasks::Task;
 pub(crate) use self::tasks::{Turn, Turns};
-use super::cells::{Cell, Machine, Waiter};
+use super::cells::{Cell, Machine, ToAcquire};
+use super::core::call::Call;
 use super::core::env::Env;
-use super::core::ownership::{Begin, Call};
 use super::core::time::Time;
 use super::hold::Hold;
 use super::resumption::Resuming;
@@ -28,7 +29,7 @@ use super::shared::{Shared, Unscheduled};
 use crate::error::LockError;
 use crate::key::Key;
 use crate::meter::{AcquireOutcome, Site};
-use crate::options::{LockOptions, Wait};
+use crate::options::Wait;
 #[cfg(feature = "sql")]
 use crate::store::FenceSource;
 
@@ -56,23 +57,6 @@ pub(super) enum Command {
         grace: Duration,
         done: oneshot::Sender<()>,
     },
-}
-
-/// The arguments of an acquire.
-#[derive(Debug)]
-pub(crate) struct AcquireCall {
-    pub(crate) key: Key,
-    pub(crate) owner: Uuid,
-    pub(crate) holder: Arc<str>,
-    pub(crate) options: LockOptions,
-    /// The call chain holds another lock: it may acquire even while the manager shuts down.
-    pub(crate) nested: bool,
-    /// When the caller's timeout passes; `None` for a caller that waits for ever.
-    pub(crate) deadline: Option<Time>,
-    /// The caller wants `Busy` as an answer instead of waiting.
-    pub(crate) non_blocking: bool,
-    /// The change that the acquire makes beside the lock.
-    pub(crate) begin: Option<Begin>,
 }
 
 impl EngineHandle {
@@ -117,8 +101,12 @@ impl EngineHandle {
     /// Takes a lock. It is asked for at once, so that the future need not keep the call: it only waits for
     /// the answer. Dropping it at any point leaves no lock behind: a grant that arrives later goes to the
     /// next caller of this process, or is released. The row may say for 3 s more that somebody waits.
-    pub(crate) fn acquire(&self, call: AcquireCall) -> impl Future<Output = Result<Hold, LockError>> {
-        self.ask_alone(call, Machine::acquire)
+    pub(crate) fn acquire(
+        &self,
+        key: &Key,
+        call: Arc<Call>,
+    ) -> impl Future<Output = Result<Hold, LockError>> {
+        self.ask_alone(key, call, Machine::acquire)
     }
 
     /// The lease of a key that a transaction keeps although the call that took it has returned. The
@@ -132,11 +120,12 @@ impl EngineHandle {
     #[cfg(feature = "sql")]
     pub(crate) fn enter_again(
         &self,
+        key: &Key,
         lease_id: Uuid,
-        call: AcquireCall,
+        call: Arc<Call>,
     ) -> impl Future<Output = Result<Hold, LockError>> {
-        self.ask_alone(call, move |machine, env, waiter| {
-            machine.enter_in_transaction(env, lease_id, waiter);
+        self.ask_alone(key, call, move |machine, env, call, to| {
+            machine.enter_in_transaction(env, lease_id, call, to);
             // It does not wait.
             0
         })
@@ -145,15 +134,21 @@ impl EngineHandle {
     /// Takes several locks. Their requests go together. Returns the holds on the keys before the first one
     /// that is refused, and why that is; the rest is given up. Dropping the future at any point leaves
     /// nothing behind.
-    pub(crate) async fn acquire_together(&self, calls: Vec<AcquireCall>) -> (Vec<Hold>, Option<LockError>) {
-        let mut all = Vec::with_capacity(calls.len());
-        let mut unscheduled = Vec::with_capacity(calls.len());
-        for call in calls {
-            let asks = |machine: &mut Machine, env: &mut Env<'_>, waiter| machine.acquire(env, waiter);
-            all.push(self.ask(call, asks).map(|(asked, more)| {
-                unscheduled.extend(more);
-                asked
-            }));
+    pub(crate) async fn acquire_together(
+        &self,
+        keys: &[&Key],
+        call: &Arc<Call>,
+    ) -> (Vec<Hold>, Option<LockError>) {
+        let mut all = Vec::with_capacity(keys.len());
+        let mut unscheduled = Vec::with_capacity(keys.len());
+        for key in keys {
+            all.push(
+                self.ask(key, Arc::clone(call), Machine::acquire)
+                    .map(|(asked, more)| {
+                        unscheduled.extend(more);
+                        asked
+                    }),
+            );
         }
         self.shared.put(unscheduled);
         let mut holds = Vec::with_capacity(all.len());
@@ -172,10 +167,11 @@ impl EngineHandle {
 
     fn ask_alone(
         &self,
-        call: AcquireCall,
-        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Box<Waiter>) -> u64,
+        key: &Key,
+        call: Arc<Call>,
+        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, ToAcquire) -> u64,
     ) -> impl Future<Output = Result<Hold, LockError>> {
-        let asked = self.ask(call, asks).map(|(asked, unscheduled)| {
+        let asked = self.ask(key, call, asks).map(|(asked, unscheduled)| {
             self.shared.put(unscheduled);
             asked
         });
@@ -185,42 +181,22 @@ impl EngineHandle {
     /// Puts a caller into the wait queue of its key. The key still has to be put into the schedule.
     fn ask(
         &self,
-        call: AcquireCall,
-        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Box<Waiter>) -> u64,
+        key: &Key,
+        call: Arc<Call>,
+        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, ToAcquire) -> u64,
     ) -> Result<(Asked<'_>, Option<Unscheduled>), LockError> {
         let shared = &self.shared;
         let site = shared.meter.site(call.options.function);
-        let refused = |site: &Site, key: &Key| {
+        let refused = |site: &Site| {
             site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
             LockError::shutdown(Some(key.to_typed()))
         };
         if shared.stopping.load(Ordering::Acquire) && !call.nested || shared.stopped.load(Ordering::Acquire) {
-            return Err(refused(&site, &call.key));
+            return Err(refused(&site));
         }
-        let AcquireCall {
-            key, options, nested, ..
-        } = call;
         let since = self.now();
         let (to, answer) = oneshot::channel();
-        let waiter = Box::new(Waiter {
-            call: Call {
-                owner: call.owner,
-                holder: call.holder,
-                ttl: options.ttl,
-                renew: options.renew,
-                on_lost: options.on_lost,
-                max_hold: options.max_hold,
-                hold_min: options.hold_min,
-                nested,
-                site: site.number(),
-                begin: call.begin,
-            },
-            since,
-            deadline: call.deadline,
-            non_blocking: call.non_blocking,
-            to,
-        });
-        let (of_key, number, unscheduled) = shared.step_new(&key, |machine, env| asks(machine, env, waiter));
+        let (of_key, number, unscheduled) = shared.step_new(key, |machine, env| asks(machine, env, call, to));
         let asked = Asked {
             answer,
             gone: GiveUp {
@@ -234,7 +210,7 @@ impl EngineHandle {
         };
         if shared.stopped.load(Ordering::Acquire) {
             // The engine may have ended just before this acquire.
-            return Err(refused(&asked.gone.site, &key));
+            return Err(refused(&asked.gone.site));
         }
         Ok((asked, unscheduled))
     }

@@ -172,7 +172,7 @@ fn step_ending(
 ) -> Option<Unscheduled> {
     let (held_for, unscheduled) = lease.shared.step_unscheduled(&lease.cell, ends);
     if let Some(held_for) = held_for.flatten() {
-        let site = lease.shared.meter.numbered(lease.ownership.call.site);
+        let site = lease.shared.meter.site(lease.ownership.call.options.function);
         site.left(held_for);
     }
     unscheduled

@@ -60,7 +60,7 @@ impl Lease {
     }
 
     pub(crate) fn on_lost(&self) -> OnLost {
-        self.ownership.call.on_lost
+        self.ownership.call.options.on_lost
     }
 
     pub(super) fn now(&self) -> Time {

@@ -28,13 +28,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 
+pub(crate) use self::core::call::{Begin, Call};
 pub(crate) use self::core::out::Unconfirmed;
-pub(crate) use self::core::ownership::Begin;
 pub(crate) use self::core::time::Time;
 pub(crate) use self::driver::purge;
 #[cfg(any(feature = "sql", feature = "run_once"))]
 pub(crate) use self::handle::STORE_TIMEOUT;
-pub(crate) use self::handle::{AcquireCall, EngineHandle, Turn};
+pub(crate) use self::handle::{EngineHandle, Turn};
 pub(crate) use self::hold::Hold;
 #[cfg(feature = "run_once")]
 pub(crate) use self::lease::InRun;

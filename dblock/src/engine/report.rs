@@ -15,7 +15,7 @@ use crate::meter::AcquireOutcome;
 /// Replies to a caller.
 pub(super) fn reply(shared: &Arc<Shared>, cell: &Arc<Cell>, reply: Reply, resuming: Option<Resuming>) {
     match reply {
-        Reply::Granted(waiter, ownership) => granted(shared, cell, *waiter, ownership, resuming),
+        Reply::Granted(waiter, ownership) => granted(shared, cell, waiter, ownership, resuming),
         Reply::Refused(waiter, refusal) => {
             let error = refused(shared, cell, &waiter, refusal);
             let _ = waiter.to.send((Err(error), resuming));
@@ -36,7 +36,7 @@ fn granted(
         waited = ?now.since(waiter.since), "lock acquired");
     shared
         .meter
-        .numbered(waiter.call.site)
+        .site(waiter.call.options.function)
         .granted(now.since(waiter.since));
     let lease = Lease::new(Arc::clone(shared), Arc::clone(cell), ownership);
     // A caller that is gone drops the hold, which releases it. Without a handle no caller can be waiting.
@@ -49,8 +49,8 @@ fn refused(shared: &Shared, cell: &Cell, caller: &Waiter, refusal: Refusal) -> L
     let key = cell.key().to_typed();
     let owner = caller.call.owner;
     let waited = shared.clock.now().since(caller.since);
-    let site = shared.meter.numbered(caller.call.site);
-    site.acquire_ended(outcome(&refusal, caller.non_blocking), waited);
+    let site = shared.meter.site(caller.call.options.function);
+    site.acquire_ended(outcome(&refusal, caller.call.is_non_blocking()), waited);
     let (holder, cause) = match refusal {
         Refusal::Shutdown => return LockError::shutdown(Some(key)),
         Refusal::Store(source) => {
@@ -58,7 +58,7 @@ fn refused(shared: &Shared, cell: &Cell, caller: &Waiter, refusal: Refusal) -> L
             return LockError::store_after(key, waited, source);
         }
         Refusal::Busy(holder) => {
-            if !caller.non_blocking {
+            if !caller.call.is_non_blocking() {
                 site.waited(waited);
             }
             (holder, TimeoutCause::Held)
@@ -67,7 +67,7 @@ fn refused(shared: &Shared, cell: &Cell, caller: &Waiter, refusal: Refusal) -> L
         Refusal::NoAnswer => (None, TimeoutCause::NoAnswer),
     };
     tracing::debug!(%key, %owner, ?waited, holder = holder.as_ref().map(|o| o.name.as_str()), ?cause, "lock busy");
-    if caller.non_blocking {
+    if caller.call.is_non_blocking() {
         LockError::busy(key, holder, waited)
     } else {
         LockError::timeout(key, holder, waited, cause)
@@ -87,7 +87,7 @@ fn outcome(refusal: &Refusal, non_blocking: bool) -> AcquireOutcome {
 
 pub(super) fn note(shared: &Shared, note: Note) {
     let now = shared.clock.now();
-    let site = |of: &Ownership| shared.meter.numbered(of.call.site);
+    let site = |of: &Ownership| shared.meter.site(of.call.options.function);
     match note {
         Note::TakenOver(ownership, former) => {
             tracing::warn!(key = %ownership.key.typed(), fence_token = ownership.fence_token, former_owner = %former.owner,
@@ -151,5 +151,8 @@ pub(super) fn lost(shared: &Shared, ownership: &Ownership, reason: LostReason) {
     let held = ownership.held_for(shared.clock.now());
     tracing::error!(key = %ownership.key.typed(), owner = %ownership.call.owner, fence_token = ownership.fence_token,
         ?held, %reason, "lock lost");
-    shared.meter.numbered(ownership.call.site).lost(reason, held);
+    shared
+        .meter
+        .site(ownership.call.options.function)
+        .lost(reason, held);
 }

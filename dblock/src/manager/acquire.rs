@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::LockManager;
 use crate::chain::Link;
-use crate::engine::{AcquireCall, Begin, EngineHandle, Hold, Lease, Time};
+use crate::engine::{Begin, Call, EngineHandle, Hold, Lease, Time};
 use crate::error::LockError;
 use crate::key::Key;
 use crate::meter::AcquireOutcome;
@@ -109,13 +109,8 @@ impl LockManager {
             return caller.reenter(lease).await;
         }
         caller.check_wait(key)?;
-        // The future that waits does not store the call once more.
-        let acquire = {
-            let mut call = caller.call(key, options.wait == Wait::No);
-            call.begin = begin.map(|begin| *begin);
-            caller.engine.acquire(call)
-        };
-        let acquired = acquire.await;
+        let call = caller.call(options.wait, begin.map(|begin| *begin));
+        let acquired = caller.engine.acquire(key, call).await;
         // Its timeout began before the engine was asked.
         acquired.map_err(|error| error.after(caller.began.waited()))
     }
@@ -247,17 +242,19 @@ impl<'a> Caller<'a> {
         Ok(())
     }
 
-    pub(super) fn call(&self, key: &Key, non_blocking: bool) -> AcquireCall {
-        AcquireCall {
-            key: key.clone(),
+    /// What it asks the engine for. Its timeout is the same if it does not wait for this lock.
+    pub(super) fn call(&self, wait: Wait, begin: Option<Begin>) -> Arc<Call> {
+        Arc::new(Call {
             owner: self.owner,
             holder: Arc::clone(&self.holder),
-            options: self.options.clone(),
-            nested: self.chain.is_some(),
+            options: LockOptions {
+                wait,
+                ..self.options.clone()
+            },
             deadline: self.began.deadline,
-            non_blocking,
-            begin: None,
-        }
+            nested: self.chain.is_some(),
+            begin,
+        })
     }
 
     /// Takes the locks on `keys`, which are sorted.
@@ -280,17 +277,21 @@ impl<'a> Caller<'a> {
                 return Ok(holds);
             }
             // The last one is waited for at once: nothing would have to be given back.
-            let waits = missing.len() == 1 && self.options.wait != Wait::No;
-            let calls = missing.iter().map(|key| self.call(key, !waits)).collect();
-            let (granted, refused) = self.engine.acquire_together(calls).await;
+            let wait = if missing.len() == 1 {
+                self.options.wait
+            } else {
+                Wait::No
+            };
+            let call = self.call(wait, None);
+            let (granted, refused) = self.engine.acquire_together(missing, &call).await;
             holds.extend(granted);
             let Some(error) = refused else { continue };
             let error = error.after(self.began.waited());
-            if waits || self.options.wait == Wait::No || !error.is_retryable() {
+            if missing.len() == 1 || self.options.wait == Wait::No || !error.is_retryable() {
                 return Err(error);
             }
-            let busy = self.call(keys[holds.len()], false);
-            let hold = self.engine.acquire(busy).await;
+            let call = self.call(self.options.wait, None);
+            let hold = self.engine.acquire(keys[holds.len()], call).await;
             holds.push(hold.map_err(|error| error.after(self.began.waited()))?);
         }
     }

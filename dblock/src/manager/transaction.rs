@@ -206,9 +206,9 @@ impl LockManager {
         if !fence::is_kept_by(engine, &key, left, limit, tx).await? {
             return Ok(None);
         }
-        let call = caller.call(&key, options.wait == Wait::No);
+        let call = caller.call(options.wait, None);
         // It fails when the transaction has ended behind the back of its driver. The next statement in it
         // tells.
-        Ok(engine.enter_again(lease_id, call).await.ok())
+        Ok(engine.enter_again(&key, lease_id, call).await.ok())
     }
 }

@@ -57,13 +57,7 @@ pub(crate) struct Meter {
     batch_size: Histogram,
     // A counter that exists from the start shows its first event as an increase.
     errors: Vec<(StoreErrorKind, Counter)>,
-    sites: RwLock<Sites>,
-}
-
-#[derive(Debug, Default)]
-struct Sites {
-    by_function: HashMap<&'static str, Site>,
-    by_number: Vec<Site>,
+    sites: RwLock<HashMap<&'static str, Site>>,
 }
 
 /// The metrics of a function that takes locks.
@@ -72,7 +66,6 @@ pub(crate) struct Site(Arc<Handles>);
 
 #[derive(Debug)]
 struct Handles {
-    number: u32,
     store: &'static str,
     function: &'static str,
     /// By the outcome. Most functions see few of them, and each costs a recorder a whole set of buckets.
@@ -115,30 +108,15 @@ impl Meter {
     pub(crate) fn site(&self, function: Option<&'static str>) -> Site {
         let function = function.unwrap_or(NO_FUNCTION);
         let known = self.sites.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(site) = known.by_function.get(function) {
+        if let Some(site) = known.get(function) {
             return site.clone();
         }
         drop(known);
         // The recorder is code of the application: nothing is locked while it is asked.
-        let mut handles = Handles::new(self.store, function);
+        let handles = Handles::new(self.store, function);
         let mut sites = self.sites.write().unwrap_or_else(PoisonError::into_inner);
-        let Sites {
-            by_function,
-            by_number,
-        } = &mut *sites;
-        let added = by_function.entry(function).or_insert_with(|| {
-            handles.number = u32::try_from(by_number.len()).expect("there are fewer functions");
-            let site = Site(Arc::new(handles));
-            by_number.push(site.clone());
-            site
-        });
+        let added = sites.entry(function).or_insert_with(|| Site(Arc::new(handles)));
         added.clone()
-    }
-
-    /// The metrics of a function, by the number of its [`Site`].
-    pub(crate) fn numbered(&self, number: u32) -> Site {
-        let sites = self.sites.read().unwrap_or_else(PoisonError::into_inner);
-        sites.by_number[number as usize].clone()
     }
 
     /// A renewal was confirmed this long after it was due.
@@ -165,7 +143,6 @@ impl Handles {
     fn new(store: &'static str, function: &'static str) -> Self {
         let handed_over = |to| counter!(HAND_OVERS, "store" => store, "function" => function, "to" => to);
         Self {
-            number: 0,
             store,
             function,
             acquire: Default::default(),
@@ -190,11 +167,6 @@ impl Handles {
 }
 
 impl Site {
-    /// What [`Meter::numbered`] knows it by.
-    pub(crate) fn number(&self) -> u32 {
-        self.0.number
-    }
-
     /// An acquire has ended after this time.
     pub(crate) fn acquire_ended(&self, outcome: AcquireOutcome, took: Duration) {
         let handles = &self.0;

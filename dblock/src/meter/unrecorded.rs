@@ -24,11 +24,6 @@ impl Meter {
     pub(crate) fn site(&self, _: Option<&'static str>) -> Site {
         Site
     }
-
-    #[allow(clippy::unused_self, reason = "as with the feature")]
-    pub(crate) fn numbered(&self, _: u32) -> Site {
-        Site
-    }
 }
 
 macro_rules! nothing {
@@ -56,11 +51,6 @@ nothing! {
 }
 
 impl Site {
-    #[allow(clippy::unused_self, reason = "as with the feature")]
-    pub(crate) fn number(&self) -> u32 {
-        0
-    }
-
     #[allow(clippy::unused_self, reason = "as with the feature")]
     pub(crate) fn waits(&self) -> Waiting {
         Waiting

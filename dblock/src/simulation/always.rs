@@ -46,7 +46,10 @@ impl World {
                     if alive && caller.ended {
                         violation = Some(format!("the lost lease of caller {number} lives again"));
                     }
-                    let longest = caller.ownership.as_ref().and_then(|own| own.call.max_hold);
+                    let longest = caller
+                        .ownership
+                        .as_ref()
+                        .and_then(|own| own.call.options.max_hold);
                     let tick = Duration::from_nanos(TICK);
                     if alive && longest.is_some_and(|longest| local > caller.entered + longest + tick) {
                         violation = Some(format!("caller {number} is inside for longer than max_hold"));

@@ -333,8 +333,8 @@ impl World {
             return false;
         }
         let lease_id = self.checks.transactions[at].ownership.lease_id;
-        let next = self.come_once(process, key, |machine, env, waiter| {
-            machine.enter_in_transaction(env, lease_id, waiter);
+        let next = self.come_once(process, key, |machine, env, call, to| {
+            machine.enter_in_transaction(env, lease_id, call, to);
             0
         });
         let entered = self.callers[next].ownership.clone();

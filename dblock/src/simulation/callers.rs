@@ -7,12 +7,12 @@ use super::process::Machine;
 use super::runs::Run;
 use super::show;
 use super::world::{MS, Phase, What, World, tell};
+use crate::engine::core::call::Call;
 use crate::engine::core::env::Env;
-use crate::engine::core::key::Waiter;
 use crate::engine::core::out::Refusal;
-use crate::engine::core::ownership::{Call, Ownership};
+use crate::engine::core::ownership::Ownership;
 use crate::engine::core::time::Time;
-use crate::options::OnLost;
+use crate::options::{LockOptions, Wait};
 
 /// Time limit of the store for an operation of the handle.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -94,36 +94,35 @@ impl World {
         let (run, begin) = self.draw_run(key).unzip();
         let now = self.local(process);
         let some = |chance: bool, length: u32| chance.then(|| Duration::from_millis(length.into()));
-        let waiter = Waiter {
-            call: Call {
-                owner: show::owner_id(self.callers.len()),
-                holder: Arc::clone(&self.checks.holder),
-                ttl: Duration::from_millis(ttl),
-                renew: !self.tape.chance(callers.without_renewal),
-                on_lost: OnLost::Cancel,
-                max_hold: some(
-                    self.tape.chance(callers.max_hold),
-                    self.tape.pick(&[1000, 100, 5000]),
-                ),
-                hold_min: some(
-                    run.is_none() && self.tape.chance(callers.hold_min),
-                    self.tape.pick(&[100, 1500, 8000]),
-                ),
-                nested: false,
-                site: 0,
-                begin: begin.flatten(),
-            },
-            since: now,
-            deadline: match wait {
-                None => None,
-                Some(0) => Some(now + STORE_TIMEOUT),
-                Some(wait) => Some(now + Duration::from_millis(wait)),
-            },
-            non_blocking: wait == Some(0),
-            to: 0,
+        let (wait, timeout) = match wait {
+            None => (Wait::Forever, None),
+            Some(0) => (Wait::No, Some(STORE_TIMEOUT)),
+            Some(wait) => {
+                let wait = Duration::from_millis(wait);
+                (Wait::For(wait), Some(wait))
+            }
+        };
+        let options = LockOptions {
+            ttl: Duration::from_millis(ttl),
+            wait,
+            renew: !self.tape.chance(callers.without_renewal),
+            max_hold: some(
+                self.tape.chance(callers.max_hold),
+                self.tape.pick(&[1000, 100, 5000]),
+            ),
+            hold_min: some(
+                run.is_none() && self.tape.chance(callers.hold_min),
+                self.tape.pick(&[100, 1500, 8000]),
+            ),
+            ..LockOptions::new()
+        };
+        let call = Call {
+            deadline: timeout.map(|timeout| now + timeout),
+            begin: begin.flatten(),
+            ..self.wants(options)
         };
         let signal = self.tape.chance(callers.signal);
-        let caller = self.come(process, key, Some(task), (signal, run), waiter, Machine::acquire);
+        let caller = self.come(process, key, Some(task), (signal, run), call, Machine::acquire);
         if self.tape.chance(callers.give_up)
             && (self.callers[caller].state == State::Waiting || self.is_beginning(caller))
         {
@@ -139,16 +138,15 @@ impl World {
         key: usize,
         task: Option<u8>,
         (signal, run): (bool, Option<Run>),
-        mut waiter: Waiter<usize>,
-        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Box<Waiter<usize>>) -> u64,
+        call: Call,
+        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, usize) -> u64,
     ) -> usize {
-        let number = self.callers.len();
-        waiter.to = number;
+        let (number, now) = (self.callers.len(), self.local(process));
         tell!(
             self,
             "P{process} caller {number} wants {} {}",
             self.keys[key],
-            show::waiter(&waiter)
+            show::call(&call, now)
         );
         self.callers.push(Caller {
             process,
@@ -157,8 +155,8 @@ impl World {
             state: State::Waiting,
             number: 0,
             came_at: self.now,
-            entered: waiter.since,
-            due: [waiter.deadline, None, None, None, None],
+            entered: now,
+            due: [call.deadline, None, None, None, None],
             ownership: None,
             holds: 0,
             ended: false,
@@ -170,8 +168,9 @@ impl World {
             run,
         });
         self.live.push(number);
-        let waiter = Box::new(waiter);
-        self.callers[number].number = self.step(process, key, |machine, env| asks(machine, env, waiter));
+        let call = Arc::new(call);
+        self.callers[number].number =
+            self.step(process, key, |machine, env| asks(machine, env, call, number));
         number
     }
 
@@ -234,27 +233,23 @@ impl World {
         &mut self,
         process: usize,
         key: usize,
-        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Box<Waiter<usize>>) -> u64,
+        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, usize) -> u64,
     ) -> usize {
-        let waiter = Waiter {
-            call: Call {
-                owner: show::owner_id(self.callers.len()),
-                holder: Arc::clone(&self.checks.holder),
-                ttl: Duration::from_secs(2),
-                renew: true,
-                on_lost: OnLost::Cancel,
-                max_hold: None,
-                hold_min: None,
-                nested: false,
-                site: 0,
-                begin: None,
-            },
-            since: self.local(process),
+        let options = LockOptions::new().ttl(Duration::from_secs(2)).wait_forever();
+        let call = self.wants(options);
+        self.come(process, key, None, (false, None), call, asks)
+    }
+
+    /// A call by the next owner.
+    fn wants(&self, options: LockOptions) -> Call {
+        Call {
+            owner: show::owner_id(self.callers.len()),
+            holder: Arc::clone(&self.checks.holder),
+            options,
             deadline: None,
-            non_blocking: false,
-            to: 0,
-        };
-        self.come(process, key, None, (false, None), waiter, asks)
+            nested: false,
+            begin: None,
+        }
     }
 
     pub(super) fn check_refusal(&mut self, number: usize, refusal: &Refusal) {

@@ -233,7 +233,7 @@ impl World {
             let its = self.callers[*number].ownership.as_deref();
             self.is_ending(*number) && its.is_some_and(|its| std::ptr::eq(its, own))
         });
-        let excused = !own.call.renew || own.call.max_hold.is_some() || ended;
+        let excused = !own.call.options.renew || own.call.options.max_hold.is_some() || ended;
         if self.plan.healthy && !excused {
             self.fail(format!("a lease is lost ({reason}) although nothing fails"));
         }

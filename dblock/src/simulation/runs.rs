@@ -12,8 +12,8 @@ use super::network::Fate;
 use super::show;
 use super::store::{Lock, WakeUp};
 use super::world::{MS, S, What, World, tell};
+use crate::engine::core::call::Begin;
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::ownership::Begin;
 use crate::once::decide::{
     Decision, before, beginning, decide, decide_inside, is_later, taken_back_to, undo,
 };

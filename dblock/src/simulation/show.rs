@@ -3,8 +3,9 @@
 use uuid::Uuid;
 
 use super::store::WakeUp;
-use crate::engine::core::key::Waiter;
+use crate::engine::core::call::Call;
 use crate::engine::core::out::Refusal;
+use crate::engine::core::time::Time;
 use crate::store::{Action, Outcome, Request, StoreError};
 
 /// Operators have no process.
@@ -92,15 +93,14 @@ pub(super) fn wake_up(wake_up: &WakeUp) -> String {
     }
 }
 
-pub(super) fn waiter(waiter: &Waiter<usize>) -> String {
-    let call = &waiter.call;
-    let wait = waiter.deadline.map(|deadline| deadline.since(waiter.since));
-    let mut text = format!("for {wait:?}, ttl {:?}", call.ttl);
+pub(super) fn call(call: &Call, now: Time) -> String {
+    let (wait, options) = (call.deadline.map(|deadline| deadline.since(now)), &call.options);
+    let mut text = format!("for {wait:?}, ttl {:?}", options.ttl);
     for (set, name) in [
-        (waiter.non_blocking, "non-blocking"),
-        (!call.renew, "without renewal"),
-        (call.max_hold.is_some(), "max_hold"),
-        (call.hold_min.is_some(), "hold_min"),
+        (call.is_non_blocking(), "non-blocking"),
+        (!options.renew, "without renewal"),
+        (options.max_hold.is_some(), "max_hold"),
+        (options.hold_min.is_some(), "hold_min"),
     ] {
         if set {
             text.push_str(", ");

@@ -1,6 +1,7 @@
 //! The core decides; it does nothing. No await, no clock, no randomness, no store, no channel, no tracing.
 //!
 //! - [`key`] is one key: a machine that takes events and says what it wants done ([`out`]).
+//! - [`call`] is what a caller wants.
 //! - [`dispatch`] says which requests go together in a batch, and when it is sent.
 //! - [`env`] are its inputs beside the events: the time, fresh ids, jitter.
 //! - [`ownership`] and [`end`] are what bodies read of a lease without the machine.
@@ -8,6 +9,7 @@
 //! A driver or a simulation carries out what a step wants done, and gives the results to the machine as
 //! events.
 
+pub(crate) mod call;
 pub(crate) mod dispatch;
 pub(crate) mod end;
 pub(crate) mod env;

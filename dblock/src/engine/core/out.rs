@@ -23,8 +23,8 @@ pub(crate) struct Transmit {
 #[derive(Debug)]
 pub(crate) enum Reply<A, C> {
     /// The caller has the lock.
-    Granted(Box<Waiter<A>>, Arc<Ownership>),
-    Refused(Box<Waiter<A>>, Refusal),
+    Granted(Waiter<A>, Arc<Ownership>),
+    Refused(Waiter<A>, Refusal),
     /// Whether the store has confirmed what the caller did.
     Confirmed(C, Result<(), Unconfirmed>),
 }

@@ -6,44 +6,13 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::call::Call;
 use super::end::{End, Ends};
 use super::flaw::{Flaw, flawed};
 use super::time::Time;
 use crate::engine::sync::AtomicBool;
 use crate::error::LostReason;
 use crate::key::Key;
-use crate::options::OnLost;
-use crate::store::RecordChange;
-
-/// The arguments of an acquire.
-#[derive(Debug, Clone)]
-pub(crate) struct Call {
-    pub(crate) owner: Uuid,
-    pub(crate) holder: Arc<str>,
-    pub(crate) ttl: Duration,
-    pub(crate) renew: bool,
-    pub(crate) on_lost: OnLost,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) hold_min: Option<Duration>,
-    /// The call chain holds another lock: it may acquire even while the manager shuts down.
-    pub(crate) nested: bool,
-    /// The caller's function, as the metrics number it. The core only keeps it.
-    pub(crate) site: u32,
-    /// The change that the acquire makes beside the lock.
-    pub(crate) begin: Option<Begin>,
-}
-
-/// How a run begins: in the transaction that grants the lock to its caller.
-#[derive(Debug, Clone)]
-#[cfg_attr(
-    not(feature = "run_once"),
-    allow(dead_code, reason = "only runs begin with the lock")
-)]
-pub(crate) struct Begin {
-    pub(crate) change: Arc<RecordChange>,
-    /// Takes it back, in the transaction that releases the lock, if the caller has not entered.
-    pub(crate) undo: Arc<RecordChange>,
-}
 
 /// One owner's share of a lease. After a local hand-over the same lease has a new ownership, with a larger
 /// token.
@@ -56,7 +25,7 @@ pub(crate) struct Ownership {
     )]
     pub(crate) lease_id: Uuid,
     pub(crate) fence_token: i64,
-    pub(crate) call: Call,
+    pub(crate) call: Arc<Call>,
     /// When the owner entered; for a grant by the store, when the request was sent.
     pub(crate) since: Time,
     /// `max_hold` ends it here, whatever is renewed.
@@ -77,12 +46,15 @@ impl Ownership {
     /// `deadline` is the lease's.
     pub(super) fn new(
         key: Key,
-        call: Call,
+        call: Arc<Call>,
         (lease_id, fence_token): (Uuid, i64),
         (since, entered): (Time, Time),
         deadline: Time,
     ) -> Self {
-        let max_hold = call.max_hold.filter(|_| !flawed(Flaw::MaxHoldIsForgotten));
+        let max_hold = call
+            .options
+            .max_hold
+            .filter(|_| !flawed(Flaw::MaxHoldIsForgotten));
         let max_hold_until = max_hold.map(|length| entered + length);
         Self {
             key,
@@ -90,7 +62,7 @@ impl Ownership {
             fence_token,
             since,
             max_hold_until,
-            hold_min_until: call.hold_min.map(|length| entered + length),
+            hold_min_until: call.options.hold_min.map(|length| entered + length),
             begun: false,
             end: End::at(max_hold_until.map_or(deadline, |end| end.min(deadline))),
             revoked: AtomicBool::new(false),
@@ -165,6 +137,7 @@ mod loom_tests {
     use loom::thread;
 
     use super::*;
+    use crate::LockOptions;
     use crate::engine::sync::in_every_order;
 
     fn at(nanos: u64) -> Time {
@@ -176,18 +149,20 @@ mod loom_tests {
         let call = Call {
             owner: Uuid::nil(),
             holder: "h".into(),
-            ttl: Duration::from_secs(9),
-            renew: true,
-            on_lost: OnLost::Cancel,
-            max_hold: None,
-            hold_min: None,
+            options: LockOptions::new(),
+            deadline: None,
             nested: false,
-            site: 0,
             begin: None,
         };
         let key = Key::new(None, "k").unwrap();
         let times = (at(0), at(0));
-        Arc::new(Ownership::new(key, call, (Uuid::nil(), 1), times, at(10)))
+        Arc::new(Ownership::new(
+            key,
+            Arc::new(call),
+            (Uuid::nil(), 1),
+            times,
+            at(10),
+        ))
     }
 
     /// Runs a closure on a thread of its own.

@@ -15,10 +15,10 @@ use crate::engine::core::out::Transmit;
 use crate::engine::driver::Driver;
 use crate::engine::resumption::Resumption;
 use crate::engine::sync::in_every_order;
-use crate::engine::{AcquireCall, EngineHandle, Hold, Unconfirmed};
+use crate::engine::{Call, EngineHandle, Hold, Unconfirmed};
 use crate::error::LockError;
 use crate::key::Key;
-use crate::options::{LockOptions, Wait};
+use crate::options::LockOptions;
 use crate::store::MemoryStore;
 
 /// A caller that takes the lock and releases it at once.
@@ -77,18 +77,16 @@ impl Engine {
         Driver::new(Arc::clone(&self.shared), inbox)
     }
 
-    fn call(&self, wait: u64) -> AcquireCall {
+    fn call(&self, wait: u64) -> Arc<Call> {
         let options = LockOptions::new().wait(Duration::from_secs(wait));
-        AcquireCall {
-            key: self.key.clone(),
+        Arc::new(Call {
             owner: Uuid::now_v7(),
             holder: "h".into(),
             deadline: self.handle.deadline(options.wait),
-            non_blocking: options.wait == Wait::No,
             options,
             nested: false,
             begin: None,
-        }
+        })
     }
 
     /// Takes the lock within `wait` seconds, and releases it. Does nothing until it is polled.
@@ -97,7 +95,7 @@ impl Engine {
         let (shared, handle) = (Arc::clone(&self.shared), self.handle.clone());
         let (key, inside) = (self.key.clone(), Arc::clone(&self.inside));
         let call_and_leave = async move {
-            let hold = handle.acquire(call).await?;
+            let hold = handle.acquire(&key, call).await?;
             assert!(!inside.swap(true, Ordering::AcqRel), "two are inside");
             assert!(
                 shared.cells.find(&key).is_some(),
@@ -190,7 +188,7 @@ fn callers_enter_one_after_the_other_and_leave_nothing_behind() {
 #[test]
 fn a_caller_that_goes_away_takes_no_lock_along() {
     check(true, |engine| {
-        let hold = engine.handle.acquire(engine.call(5)).now_or_never();
+        let hold = engine.handle.acquire(&engine.key, engine.call(5)).now_or_never();
         let hold = hold.unwrap().unwrap();
         let mut waits = engine.caller(5);
         go_on(&mut waits);
@@ -330,7 +328,7 @@ fn whoever_leaves_while_the_engine_ends_is_answered() {
 #[test]
 fn the_last_one_to_leave_wakes_a_driver_that_stops() {
     check(true, |engine| {
-        let hold = engine.handle.acquire(engine.call(5)).now_or_never();
+        let hold = engine.handle.acquire(&engine.key, engine.call(5)).now_or_never();
         let hold = hold.unwrap().unwrap();
         assert!(engine.is_woken());
         let beside = thread::spawn(move || drop(hold));

@@ -151,15 +151,15 @@ impl<A, C> Machine<A, C> {
             return Offered::OfNoUse;
         };
         let call = &waiter.call;
-        let deadline = grant.deadline(call.ttl);
-        let whole = grant.row_owner.is_some() && call.ttl <= grant.length;
+        let deadline = grant.deadline(call.options.ttl);
+        let whole = grant.row_owner.is_some() && call.options.ttl <= grant.length;
         let enough = if whole {
             now < deadline
         } else {
             now + self.asking.time_of_two_answers().max(ENOUGH_TO_ENTER) < deadline
                 || flawed(Flaw::TooLittleIsEnough)
         };
-        if !enough || !whole && !call.renew {
+        if !enough || !whole && !call.options.renew {
             self.queue.put_back(number, waiter);
             // A whole lease with no time left was answered too late.
             return if whole {
@@ -169,7 +169,13 @@ impl<A, C> Machine<A, C> {
             };
         }
         let ids = (grant.lease_id, grant.fence_token);
-        let mut ownership = Ownership::new(self.key.clone(), call.clone(), ids, (grant.since, now), deadline);
+        let mut ownership = Ownership::new(
+            self.key.clone(),
+            Arc::clone(call),
+            ids,
+            (grant.since, now),
+            deadline,
+        );
         ownership.begun = begun;
         let ownership = Arc::new(ownership);
         if self.asking.taken_after(waiter.since) {
@@ -184,7 +190,7 @@ impl<A, C> Machine<A, C> {
     }
 
     /// Another call in the transaction that keeps the lease.
-    pub(super) fn enter_again(&mut self, lease_id: Uuid, waiter: Box<Waiter<A>>, now: Time) {
+    pub(super) fn enter_again(&mut self, lease_id: Uuid, waiter: Waiter<A>, now: Time) {
         let held = self.held.as_mut();
         let entered = held.and_then(|held| held.enter_again(lease_id, &waiter.call, &self.key, now));
         self.reply(match entered {

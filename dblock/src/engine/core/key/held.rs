@@ -145,7 +145,7 @@ impl<C> Held<C> {
             confirmations: Confirmations::new(),
             notes: Vec::new(),
             extend_unsure: None,
-            ttl: current.call.ttl,
+            ttl: current.call.options.ttl,
             current,
             grant,
         };

@@ -42,6 +42,7 @@ use self::fairness::Fairness;
 use self::held::{Held, Shows, ttl_of};
 use self::sending::{ForWhom, OnItsWay};
 use self::wait_queue::WaitQueue;
+use super::call::Call;
 use super::env::Env;
 use super::flaw::{Flaw, flawed};
 use super::out::{Kind, Note, Reply, Transmit, Unconfirmed};
@@ -152,13 +153,14 @@ impl<A, C> Machine<A, C> {
 
     // ── What callers want ────────────────────────────────────────────────────────────────────────────
 
-    /// A caller wants the lock. Returns its number.
-    pub(crate) fn acquire(&mut self, env: &mut Env<'_>, waiter: Box<Waiter<A>>) -> u64 {
-        self.during(env, |machine, _| {
-            if waiter.non_blocking || machine.queue.is_empty() {
+    /// A caller wants the lock, and its answer at `to`. Returns its number.
+    pub(crate) fn acquire(&mut self, env: &mut Env<'_>, call: Arc<Call>, to: A) -> u64 {
+        self.during(env, |machine, env| {
+            if call.is_non_blocking() || machine.queue.is_empty() {
                 machine.asking.ask_now();
             }
-            machine.queue.push(waiter)
+            let since = env.now;
+            machine.queue.push(Waiter { call, since, to })
         })
     }
 
@@ -177,9 +179,10 @@ impl<A, C> Machine<A, C> {
         not(feature = "sql"),
         allow(dead_code, reason = "a transaction needs a database")
     )]
-    pub(crate) fn enter_in_transaction(&mut self, env: &mut Env<'_>, lease_id: Uuid, waiter: Box<Waiter<A>>) {
+    pub(crate) fn enter_in_transaction(&mut self, env: &mut Env<'_>, lease_id: Uuid, call: Arc<Call>, to: A) {
         self.during(env, |machine, env| {
-            machine.enter_again(lease_id, waiter, env.now);
+            let since = env.now;
+            machine.enter_again(lease_id, Waiter { call, since, to }, since);
         });
     }
 
@@ -514,7 +517,7 @@ impl<A, C> Machine<A, C> {
     /// begin under the lease any more.
     fn take_back(&mut self, held: &Held<C>, now: Time) {
         if let Some(undo) = &held.undo {
-            let until = now + held.current().call.ttl;
+            let until = now + held.current().call.options.ttl;
             let mut abandoned = Abandoned::all_answered(held.lease_id(), until, now);
             abandoned.undo = Some(Arc::clone(undo));
             self.abandoned.push(abandoned);

@@ -29,7 +29,7 @@ impl<A, C> Machine<A, C> {
         while let Some(waiter) = self.queue.pop_overdue(now) {
             let refusal = match &holder {
                 Some(_) => Refusal::Busy(holder.clone()),
-                None => self.asking.refusal(waiter.since, waiter.non_blocking),
+                None => self.asking.refusal(waiter.since, waiter.call.is_non_blocking()),
             };
             self.reply(Reply::Refused(waiter, refusal));
         }

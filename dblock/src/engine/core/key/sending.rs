@@ -116,7 +116,7 @@ impl<A, C> Machine<A, C> {
             }
             Next::Arriving(arriving) => {
                 let (_, first) = self.queue.first()?;
-                let mut extend = Extend::new(1, first.call.ttl);
+                let mut extend = Extend::new(1, first.call.options.ttl);
                 extend.handed_over = Some(HandedOver {
                     owner: first.call.owner,
                     holder: Arc::clone(&first.call.holder),
@@ -127,7 +127,7 @@ impl<A, C> Machine<A, C> {
             Next::Acquire => {
                 let (number, first) = self.queue.first()?;
                 let call = &first.call;
-                let mut acquire = Acquire::new(call.owner, call.ttl, Arc::clone(&call.holder));
+                let mut acquire = Acquire::new(call.owner, call.options.ttl, Arc::clone(&call.holder));
                 acquire.wanted_for = (self.queue.blocking() > 0).then_some(fairness::WANTED_FOR);
                 let waited = env.now.since(first.since);
                 acquire.queue =

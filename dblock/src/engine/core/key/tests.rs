@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::engine::core::out::Refusal;
-use crate::engine::core::ownership::Call;
+use crate::options::{LockOptions, Wait};
 use crate::store::{Action, Holder, Outcome, Request, StoreError, StoreErrorKind};
 
 const TTL: Duration = Duration::from_secs(9);
@@ -43,19 +43,19 @@ struct Process {
     notes: Vec<Note>,
 }
 
-fn call(ttl: Duration) -> Call {
+fn call(options: LockOptions) -> Call {
     Call {
         owner: Uuid::now_v7(),
         holder: "h".into(),
-        ttl,
-        renew: true,
-        on_lost: crate::OnLost::Cancel,
-        max_hold: None,
-        hold_min: None,
+        options,
+        deadline: None,
         nested: false,
-        site: 0,
         begin: None,
     }
+}
+
+fn options() -> LockOptions {
+    LockOptions::new().ttl(TTL)
 }
 
 impl Process {
@@ -118,18 +118,13 @@ impl Process {
     }
 
     fn wants(&mut self, ticket: &'static str, wait: Option<Duration>) -> u64 {
-        self.wants_with(ticket, wait, call(TTL))
+        self.wants_with(ticket, wait, call(options()))
     }
 
-    fn wants_with(&mut self, ticket: &'static str, wait: Option<Duration>, call: Call) -> u64 {
-        let waiter = Waiter {
-            call,
-            since: self.now,
-            deadline: Some(self.now + wait.unwrap_or(5 * SECOND)),
-            non_blocking: wait.is_none(),
-            to: ticket,
-        };
-        let (number, said) = self.step(|machine, env| machine.acquire(env, Box::new(waiter)));
+    fn wants_with(&mut self, ticket: &'static str, wait: Option<Duration>, mut call: Call) -> u64 {
+        call.options.wait = wait.map_or(Wait::No, Wait::For);
+        call.deadline = Some(self.now + wait.unwrap_or(5 * SECOND));
+        let (number, said) = self.step(|machine, env| machine.acquire(env, Arc::new(call), ticket));
         assert!(said.is_empty(), "{said:?}");
         number
     }
@@ -164,7 +159,7 @@ impl Process {
 
     /// A process whose first caller holds the lock.
     fn holding(ticket: &'static str) -> Self {
-        Self::holding_with(ticket, call(TTL))
+        Self::holding_with(ticket, call(options()))
     }
 
     fn holding_with(ticket: &'static str, call: Call) -> Self {

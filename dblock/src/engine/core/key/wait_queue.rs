@@ -1,19 +1,16 @@
 //! The callers of this process that want one key, first in first out.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use crate::engine::core::ownership::Call;
+use crate::engine::core::call::Call;
 use crate::engine::core::time::Time;
 
 /// A caller in the wait queue.
 #[derive(Debug)]
 pub(crate) struct Waiter<A> {
-    pub(crate) call: Call,
+    pub(crate) call: Arc<Call>,
     pub(crate) since: Time,
-    /// When the caller's timeout passes; `None` for a caller that waits for ever.
-    pub(crate) deadline: Option<Time>,
-    /// The caller wants `Busy` as a reply instead of waiting.
-    pub(crate) non_blocking: bool,
     /// Where the answer goes.
     pub(crate) to: A,
 }
@@ -21,7 +18,7 @@ pub(crate) struct Waiter<A> {
 /// Callers in the order in which they came. An operation on one of them costs the logarithm of their number.
 #[derive(Debug)]
 pub(super) struct WaitQueue<A> {
-    waiters: BTreeMap<u64, Box<Waiter<A>>>,
+    waiters: BTreeMap<u64, Waiter<A>>,
     deadlines: BTreeSet<(Time, u64)>,
     non_blocking: BTreeSet<u64>,
     last: u64,
@@ -38,30 +35,31 @@ impl<A> WaitQueue<A> {
     }
 
     /// Puts a caller at the end. Returns its number, which no other caller has had.
-    pub(super) fn push(&mut self, waiter: Box<Waiter<A>>) -> u64 {
+    pub(super) fn push(&mut self, waiter: Waiter<A>) -> u64 {
         self.last += 1;
         self.insert(self.last, waiter);
         self.last
     }
 
-    fn insert(&mut self, number: u64, waiter: Box<Waiter<A>>) {
+    fn insert(&mut self, number: u64, waiter: Waiter<A>) {
         self.deadlines
-            .extend(waiter.deadline.map(|deadline| (deadline, number)));
-        self.non_blocking.extend(waiter.non_blocking.then_some(number));
+            .extend(waiter.call.deadline.map(|deadline| (deadline, number)));
+        self.non_blocking
+            .extend(waiter.call.is_non_blocking().then_some(number));
         self.waiters.insert(number, waiter);
     }
 
     /// Puts a caller back where it was.
-    pub(super) fn put_back(&mut self, number: u64, waiter: Box<Waiter<A>>) {
+    pub(super) fn put_back(&mut self, number: u64, waiter: Waiter<A>) {
         self.insert(number, waiter);
     }
 
-    pub(super) fn remove(&mut self, number: u64) -> Option<Box<Waiter<A>>> {
+    pub(super) fn remove(&mut self, number: u64) -> Option<Waiter<A>> {
         let waiter = self.waiters.remove(&number)?;
-        if let Some(deadline) = waiter.deadline {
+        if let Some(deadline) = waiter.call.deadline {
             self.deadlines.remove(&(deadline, number));
         }
-        if waiter.non_blocking {
+        if waiter.call.is_non_blocking() {
             self.non_blocking.remove(&number);
         }
         Some(waiter)
@@ -87,7 +85,7 @@ impl<A> WaitQueue<A> {
     pub(super) fn first(&self) -> Option<(u64, &Waiter<A>)> {
         self.waiters
             .first_key_value()
-            .map(|(number, waiter)| (*number, &**waiter))
+            .map(|(number, waiter)| (*number, waiter))
     }
 
     /// The earliest deadline of them.
@@ -96,29 +94,29 @@ impl<A> WaitQueue<A> {
     }
 
     /// Takes the first caller, if its timeout has not passed and it passes `test`.
-    pub(super) fn pop_if(&mut self, now: Time, test: impl FnOnce(&Call) -> bool) -> Option<Box<Waiter<A>>> {
+    pub(super) fn pop_if(&mut self, now: Time, test: impl FnOnce(&Call) -> bool) -> Option<Waiter<A>> {
         let (number, first) = self.first()?;
-        let in_time = first.deadline.is_none_or(|deadline| now < deadline);
+        let in_time = first.call.deadline.is_none_or(|deadline| now < deadline);
         (in_time && test(&first.call))
             .then(|| self.remove(number))
             .flatten()
     }
 
     /// Takes a caller whose timeout has passed.
-    pub(super) fn pop_overdue(&mut self, now: Time) -> Option<Box<Waiter<A>>> {
+    pub(super) fn pop_overdue(&mut self, now: Time) -> Option<Waiter<A>> {
         let (deadline, number) = *self.deadlines.first()?;
         (deadline <= now).then(|| self.remove(number)).flatten()
     }
 
     /// Takes a non-blocking caller that came before `then`.
-    pub(super) fn pop_non_blocking(&mut self, came_before: Time) -> Option<Box<Waiter<A>>> {
+    pub(super) fn pop_non_blocking(&mut self, came_before: Time) -> Option<Waiter<A>> {
         let number = *self.non_blocking.first()?;
         let came = self.waiters.get(&number)?.since;
         (came <= came_before).then(|| self.remove(number)).flatten()
     }
 
     /// Takes all callers, or those that hold no other lock.
-    pub(super) fn take(&mut self, nested_too: bool) -> Vec<Box<Waiter<A>>> {
+    pub(super) fn take(&mut self, nested_too: bool) -> Vec<Waiter<A>> {
         let taken = |waiter: &Waiter<A>| nested_too || !waiter.call.nested;
         let numbers = self.waiters.iter().filter(|(_, waiter)| taken(waiter));
         let numbers: Vec<u64> = numbers.map(|(number, _)| *number).collect();

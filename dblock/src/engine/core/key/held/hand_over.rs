@@ -30,7 +30,7 @@ impl<C> Held<C> {
         queue: &mut WaitQueue<A>,
         key: &Key,
         now: Time,
-    ) -> Option<Box<Waiter<A>>> {
+    ) -> Option<Waiter<A>> {
         let after_loss = flawed(Flaw::HandOverAfterLoss);
         let until = self.hand_over_until.is_some_and(|until| now < until);
         let not_sent = matches!(self.state, State::ReleaseDue)
@@ -53,17 +53,18 @@ impl<C> Held<C> {
             ..self.grant
         };
         let next = queue.pop_if(now, |call| {
-            let enough = confirmed >= call.ttl.mul_f64(2.0 / 3.0) && now < grant.deadline(call.ttl);
-            call.renew && (enough || after_loss)
+            let enough =
+                confirmed >= call.options.ttl.mul_f64(2.0 / 3.0) && now < grant.deadline(call.options.ttl);
+            call.options.renew && (enough || after_loss)
         })?;
         let token = self.current.fence_token + i64::from(!flawed(Flaw::HandOverKeepsToken));
         self.grant = grant;
         let ids = (self.grant.lease_id, token);
-        self.ttl = next.call.ttl;
+        self.ttl = next.call.options.ttl;
         let deadline = grant.deadline(self.ttl);
         let ownership = Arc::new(Ownership::new(
             key.clone(),
-            next.call.clone(),
+            Arc::clone(&next.call),
             ids,
             (now, now),
             deadline,

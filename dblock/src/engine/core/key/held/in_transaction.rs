@@ -6,8 +6,9 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{FIRST_RETRY, Held, State, ended_reason};
+use crate::engine::core::call::Call;
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::ownership::{Call, Ownership};
+use crate::engine::core::ownership::Ownership;
 use crate::engine::core::time::Time;
 use crate::error::LostReason;
 use crate::key::Key;
@@ -46,7 +47,7 @@ impl<C> Held<C> {
     pub(crate) fn enter_again(
         &mut self,
         lease_id: Uuid,
-        call: &Call,
+        call: &Arc<Call>,
         key: &Key,
         now: Time,
     ) -> Option<Arc<Ownership>> {
@@ -54,9 +55,9 @@ impl<C> Held<C> {
             return None;
         }
         let ids = (lease_id, self.current.fence_token);
-        let ownership = Ownership::new(key.clone(), call.clone(), ids, (now, now), Time::MAX);
+        let ownership = Ownership::new(key.clone(), Arc::clone(call), ids, (now, now), Time::MAX);
         self.current = Arc::new(ownership);
-        self.ttl = call.ttl;
+        self.ttl = call.options.ttl;
         self.closed = false;
         self.state = State::Held { holds: 1 };
         Some(Arc::clone(&self.current))

@@ -40,7 +40,7 @@ impl<C> Held<C> {
     /// The store does not lengthen a revoked lease. It is asked as often, because its answer shows whether the
     /// key was freed by force since.
     fn renew_at(&self) -> Option<Time> {
-        if !self.current.call.renew || self.in_transaction || flawed(Flaw::NothingIsRenewed) {
+        if !self.current.call.options.renew || self.in_transaction || flawed(Flaw::NothingIsRenewed) {
             return None;
         }
         let until = if self.current.is_revoked() {

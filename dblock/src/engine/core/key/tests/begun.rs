@@ -1,7 +1,7 @@
 //! A run that begins together with the lock, for a caller that may be gone by then.
 
 use super::*;
-use crate::engine::core::ownership::Begin;
+use crate::engine::core::call::Begin;
 use crate::store::{RecordChange, RecordEntry, RecordState};
 
 fn entry() -> RecordEntry {
@@ -24,7 +24,7 @@ fn runs() -> Call {
     };
     Call {
         begin: Some(begin),
-        ..call(TTL)
+        ..call(options())
     }
 }
 
@@ -142,12 +142,8 @@ fn a_run_that_begins_after_its_lock_is_taken_back_unless_its_body_begins() {
 
 #[test]
 fn a_run_that_is_taken_back_is_not_handed_over() {
-    let call = Call {
-        renew: true,
-        ..call(TTL)
-    };
     let mut a = Process::new();
-    a.wants_with("a", Some(60 * SECOND), call);
+    a.wants("a", Some(60 * SECOND));
     a.wants("b", Some(60 * SECOND));
     a.sends().unwrap();
     a.answered(granted(7));
@@ -179,11 +175,7 @@ fn a_run_is_taken_back_although_its_lease_is_over() {
 /// The lock may be that of an outer body, which has worked.
 #[test]
 fn a_run_that_never_began_does_not_cut_hold_min_short() {
-    let call = Call {
-        hold_min: Some(5 * SECOND),
-        ..call(TTL)
-    };
-    let mut a = Process::holding_with("a", call);
+    let mut a = Process::holding_with("a", call(options().hold_min(5 * SECOND)));
     let undo = Arc::new(RecordChange::Delete(entry().version()));
     let ownership = a.ownership.clone().unwrap();
     a.says(|machine, env| machine.begin(env, &ownership, undo));

@@ -157,11 +157,7 @@ fn a_revoked_lease_is_asked_for_and_not_lengthened() {
 
 #[test]
 fn the_row_is_busy_for_hold_min_before_the_call_returns() {
-    let long = Call {
-        hold_min: Some(60 * SECOND),
-        ..call(TTL)
-    };
-    let mut a = Process::holding_with("a", long);
+    let mut a = Process::holding_with("a", call(options().hold_min(60 * SECOND)));
     assert!(
         a.leaves("a", true).is_empty(),
         "the row is not busy for long enough"
@@ -185,11 +181,8 @@ fn the_row_is_busy_for_hold_min_before_the_call_returns() {
 /// If this process ends, the key is free when `hold_min` is over, and not when the lease would have been.
 #[test]
 fn the_row_is_not_busy_for_longer_than_hold_min_needs() {
-    let brief = Call {
-        hold_min: Some(2 * SECOND),
-        ..call(60 * SECOND)
-    };
-    let mut a = Process::holding_with("a", brief);
+    let brief = options().ttl(60 * SECOND).hold_min(2 * SECOND);
+    let mut a = Process::holding_with("a", call(brief));
     assert!(a.leaves("a", true).is_empty(), "the row is busy for too long");
     let Action::Extend(extend) = a.sends().unwrap().action else {
         panic!()
@@ -323,7 +316,7 @@ fn an_abort_replies_to_everybody() {
 fn a_short_ttl_counts_after_a_hand_over_from_a_long_one() {
     let mut a = Process::new();
     a.wants("a", Some(5 * SECOND));
-    a.wants_with("b", Some(60 * SECOND), call(3 * SECOND));
+    a.wants_with("b", Some(60 * SECOND), call(options().ttl(3 * SECOND)));
     a.sends().unwrap();
     a.answered(granted(7));
     assert_eq!(a.leaves("a", true), ["a confirmed", "b has 8"]);

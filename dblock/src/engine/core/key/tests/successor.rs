@@ -82,14 +82,7 @@ fn what_is_left_counts_from_when_the_ask_was_sent() {
 /// As [`Process::queued`], with a caller that does not renew.
 fn queued_without_renewal() -> (Process, Uuid) {
     let mut a = Process::new();
-    a.wants_with(
-        "a",
-        Some(9 * SECOND),
-        Call {
-            renew: false,
-            ..call(TTL)
-        },
-    );
+    a.wants_with("a", Some(9 * SECOND), call(options().renew(false)));
     let lease = a.sends().unwrap().lease_id;
     a.answered(queued_behind(7));
     (a, lease)

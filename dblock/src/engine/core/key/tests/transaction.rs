@@ -12,14 +12,8 @@ fn kept() -> Process {
 }
 
 fn enters_again(a: &mut Process, lease_id: Uuid) -> Vec<String> {
-    let waiter = Waiter {
-        call: call(TTL),
-        since: a.now,
-        deadline: None,
-        non_blocking: false,
-        to: "again",
-    };
-    a.says(|machine, env| machine.enter_in_transaction(env, lease_id, Box::new(waiter)))
+    let call = Arc::new(call(options()));
+    a.says(|machine, env| machine.enter_in_transaction(env, lease_id, call, "again"))
 }
 
 #[test]
@@ -40,11 +34,7 @@ fn no_ttl_ends_it_and_nothing_is_sent_while_the_body_runs() {
 
 #[test]
 fn max_hold_ends_it() {
-    let call = Call {
-        max_hold: Some(60 * SECOND),
-        ..call(TTL)
-    };
-    let mut a = Process::holding_with("a", call);
+    let mut a = Process::holding_with("a", call(options().max_hold(60 * SECOND)));
     let body = a.ownership.clone().unwrap();
     a.says(|machine, env| machine.keep_in_transaction(env, &body));
     a.passes(59 * SECOND);
