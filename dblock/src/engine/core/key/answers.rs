@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Machine;
 use super::abandoned::Abandoned;
-use super::held::{After, Grant};
+use super::held::{After, Grant, Times};
 use super::sending::{ForWhom, OnItsWay};
 use crate::engine::core::env::Env;
 use crate::engine::core::flaw::{Flaw, flawed};
@@ -89,12 +89,14 @@ impl<A, C> Machine<A, C> {
                     lease_id: arriving.lease_id,
                     fence_token: arriving.fence_token,
                     spare_tokens: arriving.spare_tokens,
-                    store_end: sent.sent_at + remaining,
-                    // An earlier extension of unknown outcome, for another caller, may still be carried out.
-                    over_at: arriving.until.max(env.now + remaining),
-                    length: *ttl,
+                    times: Times {
+                        store_end: sent.sent_at + remaining,
+                        // An earlier extension of unknown outcome, for another caller, may still be carried out.
+                        over_at: arriving.until.max(env.now + remaining),
+                        length: *ttl,
+                        since: sent.sent_at,
+                    },
                     row_owner: Some(to.owner),
-                    since: sent.sent_at,
                     wanted,
                 };
                 self.asking.arriving = None;
@@ -142,12 +144,14 @@ impl<A, C> Machine<A, C> {
                     lease_id,
                     fence_token,
                     spare_tokens: ask.spare_tokens,
-                    store_end: sent.sent_at + remaining,
-                    over_at: now + remaining,
-                    length: place.map_or(ask.ttl, |place| place.next_ttl),
+                    times: Times {
+                        store_end: sent.sent_at + remaining,
+                        over_at: now + remaining,
+                        length: place.map_or(ask.ttl, |place| place.next_ttl),
+                        since: sent.sent_at,
+                    },
                     // The place may come from an earlier ask for another caller.
                     row_owner: place.is_none().then_some(ask.owner),
-                    since: sent.sent_at,
                     wanted,
                 };
                 let undo = sent.undo.clone().filter(|_| recorded);

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::abandoned::Abandoned;
 use super::asking::Arriving;
-use super::held::{Grant, Held};
+use super::held::{Grant, Held, Times};
 use super::sending::ForWhom;
 use super::wait_queue::Waiter;
 use super::{Machine, fairness};
@@ -18,6 +18,7 @@ use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::{Note, Refusal, Reply};
 use crate::engine::core::ownership::Ownership;
 use crate::engine::core::time::Time;
+use crate::options::LockOptions;
 use crate::store::RecordChange;
 
 /// Least time left of a lease that was passed on for a caller to enter at once. An extension follows.
@@ -67,16 +68,18 @@ impl<A, C> Machine<A, C> {
             lease_id: place.lease_id,
             fence_token,
             spare_tokens: place.spare_tokens,
-            store_end: if flawed(Flaw::PlacesCountFromTheWakeUp) {
-                env.now + place.next_ttl
-            } else {
-                place.until
+            times: Times {
+                store_end: if flawed(Flaw::PlacesCountFromTheWakeUp) {
+                    env.now + place.next_ttl
+                } else {
+                    place.until
+                },
+                over_at: env.now + place.next_ttl,
+                length: place.next_ttl,
+                since: env.now,
             },
-            over_at: env.now + place.next_ttl,
-            length: place.next_ttl,
             // The extension that follows names the owner.
             row_owner: None,
-            since: env.now,
             wanted: true,
         };
         self.arrive(grant, None, None, env);
@@ -113,7 +116,7 @@ impl<A, C> Machine<A, C> {
         undo: Option<Arc<RecordChange>>,
         env: &mut Env<'_>,
     ) {
-        let (lease_id, until, fence_token) = (grant.lease_id, grant.over_at, grant.fence_token);
+        let (lease_id, until, fence_token) = (grant.lease_id, grant.times.over_at, grant.fence_token);
         match self.offer(grant, asked, undo.is_some(), env) {
             Offered::Entered => {
                 if let Some(held) = &mut self.held {
@@ -151,15 +154,16 @@ impl<A, C> Machine<A, C> {
             return Offered::OfNoUse;
         };
         let call = &waiter.call;
-        let deadline = grant.deadline(call.options.ttl);
-        let whole = grant.row_owner.is_some() && call.options.ttl <= grant.length;
+        let LockOptions { ttl, renew, .. } = call.options;
+        let deadline = grant.times.deadline(ttl);
+        let whole = grant.row_owner.is_some() && ttl <= grant.times.length;
         let enough = if whole {
             now < deadline
         } else {
             now + self.asking.time_of_two_answers().max(ENOUGH_TO_ENTER) < deadline
                 || flawed(Flaw::TooLittleIsEnough)
         };
-        if !enough || !whole && !call.options.renew {
+        if !enough || !whole && !renew {
             self.queue.put_back(number, waiter);
             // A whole lease with no time left was answered too late.
             return if whole {
@@ -173,7 +177,7 @@ impl<A, C> Machine<A, C> {
             self.key.clone(),
             Arc::clone(call),
             ids,
-            (grant.since, now),
+            (grant.times.since, now),
             deadline,
         );
         ownership.begun = begun;

@@ -51,7 +51,8 @@ pub(super) use self::answers::{After, ttl_of};
 pub(crate) use self::confirmations::Confirm;
 use self::confirmations::Confirmations;
 pub(super) use self::confirmations::Shows;
-pub(super) use self::grant::Grant;
+use self::grant::Term;
+pub(super) use self::grant::{Grant, Times};
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::{Kind, LastAnswer, Note, Unconfirmed};
 use crate::engine::core::ownership::Ownership;
@@ -67,14 +68,16 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 /// How long the row may name the former owner after a local hand-over.
 const ROW_FOLLOWS_WITHIN: Duration = Duration::from_millis(50);
 
+/// An owner has entered.
+const ENTERED: State = State::Held(Holds {
+    count: 1,
+    closed: false,
+});
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
-    Held {
-        holds: u32,
-    },
-    Lost {
-        holds: u32,
-    },
+    Held(Holds),
+    Lost(Holds),
     /// `written`: the row ends with `hold_min`.
     Lingering {
         until: Time,
@@ -86,14 +89,31 @@ enum State {
     },
 }
 
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Holds {
+    count: u32,
+    /// The last one ends with something that is on its way: no hold is added any more.
+    closed: bool,
+}
+
+/// What the row says of the owner.
+#[derive(Debug, Clone, Copy)]
+struct InRow {
+    fence_token: i64,
+    holds: u32,
+    owner: Option<Uuid>,
+}
+
 #[derive(Debug)]
 pub(super) struct Held<C> {
-    grant: Grant,
+    lease_id: Uuid,
+    /// The token of the grant, and how many above it are kept free for local hand-overs.
+    granted_token: i64,
+    spare_tokens: u32,
+    term: Term,
     state: State,
     /// A run has begun under the lease, or may have, and its body has not: the release takes that back.
     pub(super) undo: Option<Arc<RecordChange>>,
-    /// The last hold ends with something that is on its way: no hold is added any more.
-    closed: bool,
     /// The ownership that holds it, or held it last.
     current: Arc<Ownership>,
     /// The ttl that the owner has asked for last.
@@ -101,10 +121,9 @@ pub(super) struct Held<C> {
     /// Local hand-over is possible until then. `None` after an owner has asked for a fence check, or did not
     /// leave in order.
     hand_over_until: Option<Time>,
-    /// The token and the number of holds in the row, and those that the request on its way writes.
-    row: (i64, u32),
-    row_sent: (i64, u32),
-    row_owner_sent: Option<Uuid>,
+    row: InRow,
+    /// What the request on its way writes.
+    row_sent: InRow,
     /// When the row must be brought up to date.
     follow_at: Option<Time>,
     /// Nothing is sent before this.
@@ -114,8 +133,6 @@ pub(super) struct Held<C> {
     failure: Option<(Kind, StoreError)>,
     /// The last request found the row locked.
     row_locked: bool,
-    /// A transaction of the owner's keeps the row locked, and frees it when it commits.
-    in_transaction: bool,
     /// Callers that wait for the next answers.
     confirmations: Confirmations<C>,
     /// Notes that the machine has not taken yet.
@@ -127,27 +144,31 @@ pub(super) struct Held<C> {
 
 impl<C> Held<C> {
     pub(super) fn new(grant: Grant, current: Arc<Ownership>, hand_over_until: Time, now: Time) -> Self {
-        let row = (current.fence_token, 1);
+        let row = InRow {
+            fence_token: current.fence_token,
+            holds: 1,
+            owner: grant.row_owner,
+        };
         let mut held = Self {
-            state: State::Held { holds: 1 },
+            lease_id: grant.lease_id,
+            granted_token: grant.fence_token,
+            spare_tokens: grant.spare_tokens,
+            term: Term::Times(grant.times),
+            state: ENTERED,
             undo: None,
-            closed: false,
             hand_over_until: Some(hand_over_until),
             row,
             row_sent: row,
-            row_owner_sent: grant.row_owner,
             follow_at: None,
             retry_at: None,
             pause: FIRST_RETRY,
             failure: None,
             row_locked: false,
-            in_transaction: false,
             confirmations: Confirmations::new(),
             notes: Vec::new(),
             extend_unsure: None,
             ttl: current.call.options.ttl,
             current,
-            grant,
         };
         if held.row_is_behind() {
             held.follow_at = Some(now);
@@ -156,7 +177,7 @@ impl<C> Held<C> {
     }
 
     pub(super) fn lease_id(&self) -> Uuid {
-        self.grant.lease_id
+        self.lease_id
     }
 
     pub(super) fn current(&self) -> &Arc<Ownership> {
@@ -165,7 +186,7 @@ impl<C> Held<C> {
 
     /// An owner holds it, and the lease has not ended.
     pub(super) fn is_held(&self) -> bool {
-        matches!(self.state, State::Held { .. })
+        matches!(self.state, State::Held(_))
     }
 
     /// All holds have ended, and the row must still be released.
@@ -188,14 +209,14 @@ impl<C> Held<C> {
             owner: self.current.call.owner,
             name: self.current.call.holder.to_string(),
             fence_token: self.current.fence_token,
-            remaining: Some(self.grant.store_end.since(now)),
+            remaining: self.times().map(|times| times.store_end.since(now)),
         }
     }
 
     /// How many holds `ownership` has: 0 once it has ended.
     pub(super) fn holds(&self, ownership: &Arc<Ownership>) -> u32 {
         match self.state {
-            State::Held { holds } if self.is_of(ownership) => holds,
+            State::Held(holds) if self.is_of(ownership) => holds.count,
             _ => 0,
         }
     }
@@ -223,7 +244,15 @@ impl<C> Held<C> {
     }
 
     fn row_is_behind(&self) -> bool {
-        self.row.0 != self.current.fence_token || self.grant.row_owner != Some(self.current.call.owner)
+        self.row.fence_token != self.current.fence_token || self.row.owner != Some(self.current.call.owner)
+    }
+
+    /// The ends of the lease, unless a transaction ends it.
+    fn times(&self) -> Option<&Times> {
+        match &self.term {
+            Term::Times(times) => Some(times),
+            Term::Transaction => None,
+        }
     }
 
     // ── What callers do ──────────────────────────────────────────────────────────────────────────────
@@ -231,8 +260,8 @@ impl<C> Held<C> {
     /// Adds a hold of `ownership`. Fails when that has ended.
     pub(super) fn enter(&mut self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
         match &mut self.state {
-            State::Held { holds } if Arc::ptr_eq(&self.current, ownership) && !self.closed => {
-                *holds += 1;
+            State::Held(holds) if Arc::ptr_eq(&self.current, ownership) && !holds.closed => {
+                holds.count += 1;
                 Ok(())
             }
             _ => Err(ended_reason(ownership)),
@@ -242,15 +271,22 @@ impl<C> Held<C> {
     /// Adds no hold any more. Refuses while there is more than one, also of a lost lease: then the lock goes on
     /// without the caller. Refuses too when it is closed already: whoever closed it ends it.
     pub(super) fn close(&mut self, ownership: &Arc<Ownership>) -> bool {
-        let last = matches!(self.state, State::Held { holds: 1 } | State::Lost { holds: 1 }) && !self.closed;
-        let closes = (last || flawed(Flaw::OutcomesIgnoreOtherHolds)) && self.is_of(ownership);
-        self.closed |= closes;
+        let is_of = self.is_of(ownership);
+        let (State::Held(holds) | State::Lost(holds)) = &mut self.state else {
+            return false;
+        };
+        let last = holds.count == 1 && !holds.closed;
+        let closes = (last || flawed(Flaw::OutcomesIgnoreOtherHolds)) && is_of;
+        holds.closed |= closes;
         closes
     }
 
     /// What was on its way has failed.
     pub(super) fn reopen(&mut self, ownership: &Arc<Ownership>) {
-        self.closed &= !self.is_of(ownership);
+        let is_of = self.is_of(ownership);
+        if let State::Held(holds) | State::Lost(holds) = &mut self.state {
+            holds.closed &= !is_of;
+        }
     }
 
     /// A run of this owner's begins: `undo` takes that back. What has begun before as the same attempt, and
@@ -288,13 +324,13 @@ impl<C> Held<C> {
             self.hand_over_until = None;
         }
         match &mut self.state {
-            State::Held { holds } | State::Lost { holds }
-                if *holds > 1 && !flawed(Flaw::HoldsAreForgotten) =>
+            State::Held(holds) | State::Lost(holds)
+                if holds.count > 1 && !flawed(Flaw::HoldsAreForgotten) =>
             {
-                *holds -= 1;
+                holds.count -= 1;
                 Ok(None)
             }
-            State::Held { .. } | State::Lost { .. } => {
+            State::Held(_) | State::Lost(_) => {
                 // The local deadline applies to bodies. The row is busy until its own end.
                 let stands = matches!(
                     self.current.ended(),
@@ -328,7 +364,7 @@ impl<C> Held<C> {
 
     /// The owner asks for a fence check: there is no local hand-over after that.
     pub(super) fn pin(&mut self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
-        if !self.is_of(ownership) || !matches!(self.state, State::Held { .. }) {
+        if !self.is_of(ownership) || !matches!(self.state, State::Held(_)) {
             return Err(ended_reason(ownership));
         }
         self.hand_over_until = self.hand_over_until.filter(|_| flawed(Flaw::HandOverAfterPin));
@@ -363,7 +399,7 @@ impl<C> Held<C> {
     /// Lets time pass. Returns whether the lease has surely ended in the store, so that nothing can be done
     /// for it any more.
     pub(super) fn advance(&mut self, now: Time) -> bool {
-        if let State::Held { holds } = self.state {
+        if let State::Held(holds) = self.state {
             let (reason, first) = self.current.look(now);
             if let Some(reason) = reason {
                 self.set_lost(holds, reason, first);
@@ -375,13 +411,13 @@ impl<C> Held<C> {
             self.state = State::ReleaseDue;
         }
         self.reply_to_waiting(now);
-        let over = now >= self.grant.over_at;
-        over && !matches!(self.state, State::Held { .. })
+        let over = self.times().is_some_and(|times| now >= times.over_at);
+        over && !matches!(self.state, State::Held(_))
     }
 
     /// Replies to callers whose timeout has passed, and to those that wait for a lost lease.
     fn reply_to_waiting(&mut self, now: Time) {
-        if matches!(self.state, State::Lost { .. }) {
+        if matches!(self.state, State::Lost(_)) {
             let lost = Unconfirmed::Lost(ended_reason(&self.current));
             self.confirmations.reply_to_all(&Err(lost));
         } else if self.lingers_as_wanted() || self.is_kept_in_transaction() {
@@ -407,18 +443,18 @@ impl<C> Held<C> {
 
     /// The lease ends before its holds do. Does nothing when they have ended.
     pub(super) fn lose(&mut self, reason: LostReason, now: Time) {
-        if let State::Held { holds } = self.state {
+        if let State::Held(holds) = self.state {
             let first = self.current.end(reason, now);
             self.set_lost(holds, reason, first);
         }
     }
 
     /// A lost lease is never handed over. `first`: nobody has told of the loss.
-    fn set_lost(&mut self, holds: u32, reason: LostReason, first: bool) {
+    fn set_lost(&mut self, holds: Holds, reason: LostReason, first: bool) {
         if first {
             self.notes.push(Note::Lost(Arc::clone(&self.current), reason));
         }
-        self.state = State::Lost { holds };
+        self.state = State::Lost(holds);
         if !flawed(Flaw::HandOverAfterLoss) {
             self.hand_over_until = None;
         }
@@ -431,7 +467,7 @@ impl<C> Held<C> {
         extend_on_its_way: Option<Duration>,
         now: Time,
     ) -> Option<(Duration, Time)> {
-        let held = matches!(self.state, State::Held { .. } | State::Lost { .. });
+        let held = matches!(self.state, State::Held(_) | State::Lost(_));
         self.lose(LostReason::Gone, now);
         if held {
             let lost = Unconfirmed::Lost(ended_reason(&self.current));

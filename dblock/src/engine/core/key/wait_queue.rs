@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::engine::core::call::Call;
 use crate::engine::core::time::Time;
+use crate::options::LockOptions;
 
 /// A caller in the wait queue.
 #[derive(Debug)]
@@ -94,10 +95,10 @@ impl<A> WaitQueue<A> {
     }
 
     /// Takes the first caller, if its timeout has not passed and it passes `test`.
-    pub(super) fn pop_if(&mut self, now: Time, test: impl FnOnce(&Call) -> bool) -> Option<Waiter<A>> {
+    pub(super) fn pop_if(&mut self, now: Time, test: impl FnOnce(&LockOptions) -> bool) -> Option<Waiter<A>> {
         let (number, first) = self.first()?;
         let in_time = first.call.deadline.is_none_or(|deadline| now < deadline);
-        (in_time && test(&first.call))
+        (in_time && test(&first.call.options))
             .then(|| self.remove(number))
             .flatten()
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{FIRST_RETRY, Held, LONGEST_RETRY, ROW_FOLLOWS_WITHIN, State, ended_reason};
+use super::{FIRST_RETRY, Held, LONGEST_RETRY, ROW_FOLLOWS_WITHIN, State, Term, ended_reason};
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::{Kind, Note, Unconfirmed};
 use crate::engine::core::time::Time;
@@ -61,7 +61,7 @@ impl<C> Held<C> {
                 After::Over { passed_on: false }
             }
             Ok(Outcome::Skipped) => {
-                if matches!(self.state, State::Held { .. }) {
+                if matches!(self.state, State::Held(_)) {
                     // Somebody has the row locked, perhaps for a fence check. While the lease lasts, memory
                     // decides.
                     self.confirmations.reply_to_sent_holds();
@@ -102,26 +102,27 @@ impl<C> Held<C> {
 
     fn extended(&mut self, sent_at: Time, remaining: Duration, revoked: bool, now: Time) {
         self.row = self.row_sent;
-        self.grant.row_owner = self.row_owner_sent;
         let counted_from = if flawed(Flaw::DeadlineFromTheAnswer) {
             now
         } else {
             sent_at
         };
-        self.grant.since = self.grant.since.max(sent_at);
-        self.grant.over_at = self.grant.over_at.max(now + remaining);
         // Sent when all had left: the row's end may have come nearer.
-        let lingers = self.row_sent.1 == 0;
-        if lingers || counted_from + remaining >= self.grant.store_end {
-            self.grant.store_end = counted_from + remaining;
-            // The clock may also jump at the end of a lease that is not extended any more.
-            self.grant.length = remaining.max(self.ttl);
-        }
+        let lingers = self.row_sent.holds == 0;
         self.pause = FIRST_RETRY;
-        if matches!(self.state, State::Held { .. }) {
-            if !self.current.is_revoked() {
-                self.current.move_deadline(self.grant.deadline(self.ttl), now);
+        if let Term::Times(times) = &mut self.term {
+            times.since = times.since.max(sent_at);
+            times.over_at = times.over_at.max(now + remaining);
+            if lingers || counted_from + remaining >= times.store_end {
+                times.store_end = counted_from + remaining;
+                // The clock may also jump at the end of a lease that is not extended any more.
+                times.length = remaining.max(self.ttl);
             }
+            if matches!(self.state, State::Held(_)) && !self.current.is_revoked() {
+                self.current.move_deadline(times.deadline(self.ttl), now);
+            }
+        }
+        if matches!(self.state, State::Held(_)) {
             if self.row_is_behind() {
                 self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
             } else {
@@ -177,7 +178,7 @@ impl<C> Held<C> {
         self.retry_at = Some(now + self.pause);
         let longest = options::margin(self.ttl).min(LONGEST_RETRY);
         self.pause = (self.pause * 2).min(longest);
-        if self.row_is_behind() && matches!(self.state, State::Held { .. }) {
+        if self.row_is_behind() && matches!(self.state, State::Held(_)) {
             self.follow_at = self.retry_at;
         }
     }

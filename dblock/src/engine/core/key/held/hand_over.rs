@@ -3,18 +3,19 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::{Grant, Held, ROW_FOLLOWS_WITHIN, State};
+use super::{ENTERED, Held, ROW_FOLLOWS_WITHIN, State, Term, Times};
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::key::wait_queue::{WaitQueue, Waiter};
 use crate::engine::core::out::Note;
 use crate::engine::core::ownership::Ownership;
 use crate::engine::core::time::Time;
 use crate::key::Key;
+use crate::options::LockOptions;
 
 impl<C> Held<C> {
     /// How often the lock was handed over locally.
     pub(crate) fn hand_overs(&self) -> u32 {
-        u32::try_from(self.current.fence_token - self.grant.fence_token).unwrap_or(u32::MAX)
+        u32::try_from(self.current.fence_token - self.granted_token).unwrap_or(u32::MAX)
     }
 
     /// Moves the end of local hand-over to `until`, if it is still allowed.
@@ -43,25 +44,24 @@ impl<C> Held<C> {
         {
             return None;
         }
-        let used_up = self.hand_overs() == self.grant.spare_tokens || self.current.fence_token == i64::MAX;
+        let used_up = self.hand_overs() == self.spare_tokens || self.current.fence_token == i64::MAX;
         if used_up && !flawed(Flaw::HandOverBeyondSpareTokens) {
             return None;
         }
-        let confirmed = self.grant.store_end.since(now);
-        let grant = Grant {
+        let times = Times {
             since: now,
-            ..self.grant
+            ..*self.times()?
         };
-        let next = queue.pop_if(now, |call| {
-            let enough =
-                confirmed >= call.options.ttl.mul_f64(2.0 / 3.0) && now < grant.deadline(call.options.ttl);
-            call.options.renew && (enough || after_loss)
+        let confirmed = times.store_end.since(now);
+        let next = queue.pop_if(now, |LockOptions { ttl, renew, .. }| {
+            let enough = confirmed >= ttl.mul_f64(2.0 / 3.0) && now < times.deadline(*ttl);
+            *renew && (enough || after_loss)
         })?;
         let token = self.current.fence_token + i64::from(!flawed(Flaw::HandOverKeepsToken));
-        self.grant = grant;
-        let ids = (self.grant.lease_id, token);
+        self.term = Term::Times(times);
+        let ids = (self.lease_id, token);
         self.ttl = next.call.options.ttl;
-        let deadline = grant.deadline(self.ttl);
+        let deadline = times.deadline(self.ttl);
         let ownership = Arc::new(Ownership::new(
             key.clone(),
             Arc::clone(&next.call),
@@ -69,8 +69,7 @@ impl<C> Held<C> {
             (now, now),
             deadline,
         ));
-        self.state = State::Held { holds: 1 };
-        self.closed = false;
+        self.state = ENTERED;
         let waited = Note::Waited(Arc::clone(&ownership), now.since(next.since));
         let former = mem::replace(&mut self.current, ownership);
         self.notes.extend([waited, Note::HandedOver(former)]);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{FIRST_RETRY, Held, State, ended_reason};
+use super::{ENTERED, FIRST_RETRY, Held, Holds, State, Term, ended_reason};
 use crate::engine::core::call::Call;
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::ownership::Ownership;
@@ -21,19 +21,25 @@ impl<C> Held<C> {
         ownership: &Arc<Ownership>,
         now: Time,
     ) -> Result<(), LostReason> {
-        if !matches!(self.state, State::Held { holds: 1 }) && !flawed(Flaw::TransactionsIgnoreOtherHolds) {
+        if !matches!(self.state, State::Held(Holds { count: 1, .. }))
+            && !flawed(Flaw::TransactionsIgnoreOtherHolds)
+        {
             return Err(ended_reason(ownership));
         }
         self.pin(ownership)?;
-        self.in_transaction = true;
-        self.grant.over_at = Time::MAX;
+        self.term = Term::Transaction;
         self.current.move_deadline(Time::MAX, now);
         Ok(())
     }
 
+    /// A transaction ends it.
+    pub(super) fn is_in_transaction(&self) -> bool {
+        matches!(self.term, Term::Transaction)
+    }
+
     /// An owner holds it, and the lease ends with a transaction of that owner's.
     pub(crate) fn is_kept_in_transaction(&self) -> bool {
-        self.in_transaction && self.is_held()
+        self.is_in_transaction() && self.is_held()
     }
 
     /// The owner's transaction has committed, and with it the release.
@@ -51,15 +57,14 @@ impl<C> Held<C> {
         key: &Key,
         now: Time,
     ) -> Option<Arc<Ownership>> {
-        if !self.in_transaction || !self.needs_release() || self.grant.lease_id != lease_id {
+        if self.left_in_transaction().is_none() || self.lease_id != lease_id {
             return None;
         }
         let ids = (lease_id, self.current.fence_token);
         let ownership = Ownership::new(key.clone(), Arc::clone(call), ids, (now, now), Time::MAX);
         self.current = Arc::new(ownership);
         self.ttl = call.options.ttl;
-        self.closed = false;
-        self.state = State::Held { holds: 1 };
+        self.state = ENTERED;
         Some(Arc::clone(&self.current))
     }
 
@@ -74,7 +79,7 @@ impl<C> Held<C> {
     /// The lease that a transaction keeps although its owner has left. The transaction may have ended
     /// unnoticed.
     pub(crate) fn left_in_transaction(&self) -> Option<(Uuid, i64)> {
-        (self.in_transaction && self.needs_release())
-            .then_some((self.grant.lease_id, self.current.fence_token))
+        (self.is_in_transaction() && self.needs_release())
+            .then_some((self.lease_id, self.current.fence_token))
     }
 }

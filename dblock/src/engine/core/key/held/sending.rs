@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Held, State};
+use super::{Held, Holds, InRow, State, Times};
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::time::{Time, on_any_clock};
 use crate::store::{Action, Extend, HandedOver};
@@ -17,13 +17,13 @@ impl<C> Held<C> {
     /// When to look again without an event. `asked`: a request is on its way.
     pub(crate) fn next_look(&self, now: Time, asked: bool) -> Option<Time> {
         let end = match self.state {
-            State::Held { .. } => self.current.deadline(),
+            State::Held(_) => self.current.deadline(),
             State::Lingering { until, .. } => Some(until),
-            _ => Some(self.grant.over_at),
+            _ => self.times().map(|times| times.over_at),
         };
         let send_at = match self.state {
             _ if asked => None,
-            State::Held { .. } => {
+            State::Held(_) => {
                 // The reason for a retry may be gone. Then the next renewal is what is due.
                 let due = self.renew_at().into_iter().chain(self.follow_at).min();
                 self.retry_at.filter(|at| *at > now).or(due)
@@ -40,13 +40,14 @@ impl<C> Held<C> {
     /// The store does not lengthen a revoked lease. It is asked as often, because its answer shows whether the
     /// key was freed by force since.
     fn renew_at(&self) -> Option<Time> {
-        if !self.current.call.options.renew || self.in_transaction || flawed(Flaw::NothingIsRenewed) {
+        let times = self.times()?;
+        if !self.current.call.options.renew || flawed(Flaw::NothingIsRenewed) {
             return None;
         }
         let until = if self.current.is_revoked() {
-            self.grant.since + self.ttl
+            times.since + self.ttl
         } else {
-            self.grant.confirmed_until(self.ttl)
+            times.confirmed_until(self.ttl)
         };
         let due = until.before(self.ttl * 2 / 3).as_nanos();
         let grid = u64::try_from((self.ttl / 16).as_nanos())
@@ -70,7 +71,8 @@ impl<C> Held<C> {
 
     /// Whether the row stays busy until then without a request. Stores count in µs or in ms.
     pub(super) fn covers(&self, until: Time) -> bool {
-        until <= self.grant.store_end + Duration::from_millis(1)
+        let is_covered = |times: &Times| until <= times.store_end + Duration::from_millis(1);
+        self.times().is_some_and(is_covered)
     }
 
     /// The request to send now, if any.
@@ -79,15 +81,15 @@ impl<C> Held<C> {
             return None;
         }
         match self.state {
-            State::Held { .. } if self.is_kept_in_transaction() => None,
-            State::Held { holds } => {
+            State::Held(_) if self.is_in_transaction() => None,
+            State::Held(Holds { count, .. }) => {
                 let due = self.confirmations.want_request()
-                    || self.row.1 != holds
+                    || self.row.holds != count
                     || self.follow_at.is_some_and(|follow_at| follow_at <= now)
                     || self.renew_at().is_some_and(|renew_at| renew_at <= now);
-                due.then(|| self.extend(holds, self.ttl))
+                due.then(|| self.extend(count, self.ttl))
             }
-            State::Lost { .. } => None,
+            State::Lost(_) => None,
             State::Lingering { until, written } => {
                 let missing = !written && !self.current.is_revoked();
                 let ttl = on_any_clock(until.since(now)) + TO_RELEASE_IN;
@@ -99,9 +101,10 @@ impl<C> Held<C> {
 
     /// Time limit of the store for a request: an extension that hangs must leave time to be sent again.
     pub(crate) fn time_limit(&self, now: Time) -> Option<Duration> {
+        let times = self.times()?;
         let end = match self.state {
-            State::Held { .. } => self.grant.confirmed_until(self.ttl),
-            State::Lingering { .. } => self.grant.store_end,
+            State::Held(_) => times.confirmed_until(self.ttl),
+            State::Lingering { .. } => times.store_end,
             _ => return None,
         };
         Some(end.since(now) * 2 / 3)
@@ -123,11 +126,14 @@ impl<C> Held<C> {
         self.follow_at = None;
         self.confirmations.sent();
         if let Action::Extend(extend) = action {
-            self.row_sent = (self.current.fence_token, extend.count);
-            self.row_owner_sent = Some(self.current.call.owner);
+            self.row_sent = InRow {
+                fence_token: self.current.fence_token,
+                holds: extend.count,
+                owner: Some(self.current.call.owner),
+            };
         } else {
             // The transaction may have carried out the release.
-            let unsure = self.in_transaction || matches!(self.state, State::Releasing { unsure: true });
+            let unsure = self.is_in_transaction() || matches!(self.state, State::Releasing { unsure: true });
             self.state = State::Releasing { unsure };
         }
     }
