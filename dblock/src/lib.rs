@@ -120,8 +120,8 @@ pub use options::{LockOptions, OnLost};
 pub use settings::ManagerSettings;
 pub use sharded::ShardedStore;
 pub use source::StoreSource;
-pub use store::diagnosis::{Finding, Severity};
 pub use store::filter::{InspectFilter, RowPosition};
+pub use store::finding::{Finding, Severity};
 pub use store::row::LockRow;
 #[cfg(feature = "sql")]
 pub use transaction::{LockedTransaction, begin};

@@ -27,7 +27,7 @@ use crate::meter::Meter;
 use crate::store::LockRow;
 use crate::store::{FenceSource, Store};
 #[cfg(feature = "run_once")]
-use crate::store::{Record, record};
+use crate::store::{Record, kept};
 
 /// The state that callers and the driver of one engine share.
 pub(crate) struct Shared {
@@ -123,7 +123,7 @@ impl Shared {
             #[cfg(any(feature = "sql", feature = "run_once"))]
             rows: Reads::new(Turn::Rows, |store, keys| store.rows(keys)),
             #[cfg(feature = "run_once")]
-            records: Reads::new(Turn::Records, record::read_all),
+            records: Reads::new(Turn::Records, kept::read_all),
             hand_over: settings.hand_over,
             wake_ups: can.wake_ups,
             immediate: can.immediate,

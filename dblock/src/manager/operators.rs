@@ -64,11 +64,13 @@ impl LockManager {
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
     /// ```
     pub async fn inspect(&self, mut filter: InspectFilter) -> Result<Vec<LockRow>, LockError> {
-        if let Some(namespace) = &self.shared.namespace {
-            filter.prefix = format!("{namespace}:{}", filter.prefix);
+        if let Some(namespace) = self.namespace() {
+            let prefix = format!("{namespace}:{}", filter.key_prefix());
+            filter = filter.prefix(prefix);
         }
-        if let Some(after) = &mut filter.after {
+        if let Some(mut after) = filter.begins_after().cloned() {
             after.key = self.key(after.key.as_str())?;
+            filter = filter.after(after);
         }
         let mut rows = self
             .admin(|store| async move { store.inspect(&filter).await })

@@ -14,7 +14,7 @@ use crate::key::Key;
 use crate::manager::LockManager;
 use crate::options::LockOptions;
 use crate::store::record::{Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordWrite};
-use crate::store::{Store, StoreError, StoreErrorKind, record};
+use crate::store::{Store, StoreError, StoreErrorKind, kept};
 
 /// How long the store may take for one call about a record.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -167,10 +167,11 @@ impl LockManager {
     /// Reads only.
     pub async fn records(&self, mut filter: RecordFilter) -> Result<Vec<Record>, LockError> {
         if let Some(namespace) = self.namespace() {
-            filter.prefix = format!("{namespace}:{}", filter.prefix);
+            let prefix = format!("{namespace}:{}", filter.key_prefix());
+            filter = filter.prefix(prefix);
         }
         let list = self.on_records(Turn::Admin, |store| async move {
-            record::kept_by(&*store)?.list(&filter).await
+            kept::kept_by(&*store)?.list(&filter).await
         });
         let mut records = self.in_time(list).await?;
         for record in &mut records {
@@ -306,14 +307,14 @@ impl LockManager {
     pub(super) async fn read_record(&self, key: &Key) -> Result<Option<Record>, LockError> {
         let key = key.clone();
         self.on_records(Turn::Outcomes, |store| async move {
-            record::kept_by(&*store)?.read(&key).await
+            kept::kept_by(&*store)?.read(&key).await
         })
         .await
     }
 
     pub(super) async fn write_record(&self, turn: Turn, write: RecordWrite) -> Result<bool, LockError> {
         self.on_records(turn, |store| async move {
-            record::kept_by(&*store)?.write(&write).await
+            kept::kept_by(&*store)?.write(&write).await
         })
         .await
     }

@@ -252,7 +252,7 @@ impl Shard {
 
     /// The error, with the name of the shard.
     fn named(&self, error: StoreError) -> StoreError {
-        error.of_shard(&self.name)
+        error.with_prefix(&format!("the shard {:?}: ", self.name))
     }
 }
 

@@ -1,95 +1,21 @@
-//! The findings of a diagnosis, and the part of it that the SQL stores share.
+//! The part of a diagnosis that the SQL stores share.
 
-#[cfg(feature = "sql")]
 mod grants;
 
-#[cfg(feature = "sql")]
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-#[cfg(feature = "sql")]
 use super::error::{StoreError, StoreErrorKind};
+use super::finding::Finding;
 
-#[cfg(feature = "sql")]
 pub(crate) use grants::{grants, probes};
 
-/// One thing that a diagnosis has checked. From [`LockManager::diagnose`](crate::LockManager::diagnose).
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Finding {
-    /// The short name of the check, such as `durability`. Names are added, never changed.
-    pub check: &'static str,
-    /// Whether something must be done.
-    pub severity: Severity,
-    /// The fact, with figures.
-    pub found: String,
-    /// Its meaning for locks.
-    pub meaning: String,
-    /// The remedy; `None` when all is well.
-    pub remedy: Option<String>,
-}
-
-/// How serious a [`Finding`] is. The order is by seriousness.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Severity {
-    /// All is well.
-    Fine,
-    /// Locks are safe, but slower than they could be, or safe only under a condition that cannot be checked.
-    Note,
-    /// Locks do not work, or a guarantee does not hold.
-    Fault,
-}
-
-impl Finding {
-    /// All is well.
-    pub fn fine(check: &'static str, found: impl Into<String>, meaning: impl Into<String>) -> Self {
-        Self {
-            check,
-            severity: Severity::Fine,
-            found: found.into(),
-            meaning: meaning.into(),
-            remedy: None,
-        }
-    }
-
-    /// Worth knowing; no guarantee is broken.
-    pub fn note(
-        check: &'static str,
-        found: impl Into<String>,
-        meaning: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self {
-            severity: Severity::Note,
-            remedy: Some(remedy.into()),
-            ..Self::fine(check, found, meaning)
-        }
-    }
-
-    /// Locks do not work, or a guarantee does not hold.
-    pub fn fault(
-        check: &'static str,
-        found: impl Into<String>,
-        meaning: impl Into<String>,
-        remedy: impl Into<String>,
-    ) -> Self {
-        Self {
-            severity: Severity::Fault,
-            ..Self::note(check, found, meaning, remedy)
-        }
-    }
-}
-
 /// Above this a lock takes long enough for people to notice.
-#[cfg(feature = "sql")]
 const SLOW: Duration = Duration::from_millis(50);
 
 /// An offset of the clocks above this confuses people who read times of both.
-#[cfg(feature = "sql")]
 const CLOCKS_APART: Duration = Duration::from_secs(2);
 
 /// One question for the store's clock.
-#[cfg(feature = "sql")]
 #[derive(Debug)]
 pub(crate) struct Sample {
     took: Duration,
@@ -98,14 +24,11 @@ pub(crate) struct Sample {
 }
 
 /// How often the clock is asked.
-#[cfg(feature = "sql")]
 pub(crate) const SAMPLES: usize = 5;
 
 /// When a question for the clock was sent.
-#[cfg(feature = "sql")]
 pub(crate) struct Asked(Instant, SystemTime);
 
-#[cfg(feature = "sql")]
 impl Asked {
     pub(crate) fn now() -> Self {
         Self(Instant::now(), SystemTime::now())
@@ -124,7 +47,6 @@ impl Asked {
 }
 
 /// The clock's offset to this host's, and the time of a round trip.
-#[cfg(feature = "sql")]
 pub(crate) fn clock_and_round_trip(mut samples: Vec<Sample>) -> Vec<Finding> {
     samples.sort_by_key(|sample| sample.took);
     let (Some(quickest), Some(median)) = (samples.first(), samples.get(samples.len() / 2)) else {
@@ -159,7 +81,6 @@ pub(crate) fn clock_and_round_trip(mut samples: Vec<Sample>) -> Vec<Finding> {
 }
 
 /// A time for people: to the microsecond below 10 ms, and else to the millisecond.
-#[cfg(feature = "sql")]
 pub(crate) fn shown(time: Duration) -> String {
     let unit = if time < Duration::from_millis(10) {
         1_000
@@ -174,7 +95,6 @@ pub(crate) fn shown(time: Duration) -> String {
 
 /// The finding about the schema, from the answer of its check. Errors that are not about the schema are the
 /// diagnosis's.
-#[cfg(feature = "sql")]
 pub(crate) fn schema(checked: Result<(), StoreError>) -> Result<Finding, StoreError> {
     match checked {
         Ok(()) => Ok(Finding::fine(
@@ -225,7 +145,6 @@ pub(crate) fn version(
 }
 
 /// Commits that a crash may take back.
-#[cfg(feature = "sql")]
 pub(crate) fn not_durable(found: impl Into<String>, remedy: impl Into<String>) -> Finding {
     Finding::fault(
         "durability",
@@ -236,7 +155,6 @@ pub(crate) fn not_durable(found: impl Into<String>, remedy: impl Into<String>) -
 }
 
 /// Commits that stay.
-#[cfg(feature = "sql")]
 pub(crate) fn durable(found: impl Into<String>) -> Finding {
     let meaning = "what was committed survives a crash of the server";
     Finding::fine("durability", found, meaning)
@@ -245,6 +163,7 @@ pub(crate) fn durable(found: impl Into<String>) -> Finding {
 #[cfg(all(test, feature = "sql"))]
 mod tests {
     use super::*;
+    use crate::store::finding::Severity;
 
     #[test]
     fn the_quickest_answer_tells_the_offset_and_the_median_the_round_trip() {

@@ -54,9 +54,11 @@ impl StoreError {
         self
     }
 
-    /// The same failure, with the name of the shard before its message.
-    pub(crate) fn of_shard(mut self, name: &str) -> Self {
-        self.message = format!("the shard {name:?}: {}", self.message);
+    /// The same failure, with `prefix` before its message.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_prefix(mut self, prefix: &str) -> Self {
+        self.message.insert_str(0, prefix);
         self
     }
 

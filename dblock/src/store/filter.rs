@@ -16,10 +16,10 @@ use super::row::LockRow;
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct InspectFilter {
-    pub(crate) prefix: String,
+    prefix: String,
     held_only: bool,
     urgent_first: bool,
-    pub(crate) after: Option<RowPosition>,
+    after: Option<RowPosition>,
     limit: u32,
 }
 
@@ -148,9 +148,8 @@ impl InspectFilter {
         rows
     }
 
-    /// The key at which a list by key begins.
-    #[cfg(feature = "sql")]
-    pub(crate) fn first_key(&self) -> &str {
+    /// For stores: no key of the list is less than this one.
+    pub fn first_key(&self) -> &str {
         let after = self.after.as_ref().map_or("", |after| after.key.as_str());
         after.max(&self.prefix)
     }

@@ -23,11 +23,15 @@ pub mod clock;
 pub(crate) mod connect_options;
 #[cfg(feature = "sql")]
 mod connections;
+#[cfg(feature = "sql")]
 pub(crate) mod diagnosis;
 mod error;
 #[cfg(feature = "sql")]
 pub(crate) mod fence;
 pub(crate) mod filter;
+pub(crate) mod finding;
+#[cfg(feature = "run_once")]
+pub(crate) mod kept;
 pub mod record;
 mod request;
 pub(crate) mod row;
@@ -58,9 +62,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 pub use answer::{Outcome, Purged, WakeUp};
-pub(crate) use diagnosis::Finding;
 pub use error::{StoreError, StoreErrorKind};
 pub(crate) use filter::InspectFilter;
+pub(crate) use finding::Finding;
 pub use memory::MemoryStore;
 #[cfg(feature = "mysql")]
 #[doc(hidden)]

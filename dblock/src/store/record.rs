@@ -13,23 +13,9 @@ use std::time::Duration;
 use uuid::Uuid;
 
 pub use self::change::{RecordChange, RecordWrite, WriteLease, carry_out};
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(crate) use self::records::in_order;
 pub use self::records::{RecordFilter, Records};
-#[cfg(feature = "run_once")]
-pub(crate) use self::records::{kept_by, read_all};
 use super::{StoreError, StoreErrorKind};
 use crate::key::Key;
-
-/// The answer to a write under a lease that would have to wait for a row.
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(crate) fn row_locked() -> StoreError {
-    StoreError::new(
-        StoreErrorKind::Conflict,
-        "a transaction that is still open keeps the row of the lock or of the record locked, such as one that called \
-         `verify_in`",
-    )
-}
 
 /// The state of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

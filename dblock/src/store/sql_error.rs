@@ -64,3 +64,13 @@ pub(crate) fn of_connect(
         .with_source(other),
     }
 }
+
+/// The answer to a write under a lease that would have to wait for a row.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) fn row_locked() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Conflict,
+        "a transaction that is still open keeps the row of the lock or of the record locked, such as one that called \
+         `verify_in`",
+    )
+}

@@ -1,5 +1,8 @@
 //! Reads a row of the lock table: the part that all databases share.
 
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+use std::collections::HashMap;
+
 use sqlx::{ColumnIndex, Decode, Row, Type};
 use uuid::Uuid;
 
@@ -116,6 +119,28 @@ pub(crate) fn key(text: &str) -> Result<Key, sqlx::Error> {
 /// The error for a stored value that is not valid.
 pub(crate) fn unreadable(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> sqlx::Error {
     sqlx::Error::Decode(error.into())
+}
+
+/// A record or a row, as far as it can be read, with its key.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+type Keyed<T> = (Key, Result<T, StoreError>);
+
+/// The answers for several keys, from what was found in any order. A failed query is everybody's answer; what
+/// cannot be read is the answer of its own key only.
+#[cfg(any(feature = "mysql", feature = "postgres"))]
+pub(crate) fn in_order<T: Clone>(
+    keys: &[Key],
+    found: Result<Vec<Keyed<T>>, StoreError>,
+) -> Vec<Result<Option<T>, StoreError>> {
+    match found {
+        Ok(found) => {
+            let found: HashMap<_, _> = found.into_iter().collect();
+            keys.iter()
+                .map(|key| found.get(key).cloned().transpose())
+                .collect()
+        }
+        Err(error) => vec![Err(error); keys.len()],
+    }
 }
 
 #[cfg(test)]

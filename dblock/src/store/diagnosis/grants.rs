@@ -1,7 +1,7 @@
 //! The user's rights on the tables.
 
-use super::Finding;
 use crate::store::StoreError;
+use crate::store::finding::Finding;
 
 /// The purpose that needs a right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,7 +111,7 @@ pub(crate) fn grants(refused: &[Refused]) -> [Finding; 2] {
 mod tests {
     use super::*;
     use crate::store::StoreErrorKind;
-    use crate::store::diagnosis::Severity;
+    use crate::store::finding::Severity;
 
     /// The findings when these rights are missing.
     fn without(rights: &[(Use, &str)]) -> [Finding; 2] {

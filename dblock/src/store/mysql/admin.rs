@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use super::{MySqlStore, row, sql};
 use crate::key::Key;
-use crate::store::record::in_order;
+use crate::store::sql_row::in_order;
 use crate::store::{InspectFilter, LockRow, StoreError};
 
 pub(super) async fn inspect(store: &MySqlStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {

@@ -8,7 +8,8 @@ use sqlx::{AssertSqlSafe, Row as _};
 use super::session::IS_NODE;
 use super::{MySqlStore, migrate, sql};
 use crate::store::StoreError;
-use crate::store::diagnosis::{self, Asked, Finding, SAMPLES, Severity};
+use crate::store::diagnosis::{self, Asked, SAMPLES};
+use crate::store::finding::{Finding, Severity};
 
 /// The server's variables that matter. It leaves out those that it does not have.
 const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', \

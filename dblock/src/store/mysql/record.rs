@@ -14,10 +14,10 @@ use crate::store::clock::micros;
 #[cfg(feature = "run_once")]
 use crate::store::fence::{Completion, FenceConnection, writes};
 use crate::store::record::{
-    self, Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
-    in_order,
+    Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
 };
-use crate::store::sql_row::{self, RECORD_COLUMNS, RECORD_WIDTH};
+use crate::store::sql_error::row_locked;
+use crate::store::sql_row::{self, RECORD_COLUMNS, RECORD_WIDTH, in_order};
 use crate::store::{Purged, StoreError, StoreFuture, schema};
 
 impl Records for MySqlStore {
@@ -53,7 +53,7 @@ impl Records for MySqlStore {
                 // Ends the row locks now, not when the server notices the closed socket.
                 let _ = self.run(&mut connection, "ROLLBACK".into()).await;
             }
-            connection.finish(written)?.ok_or_else(record::row_locked)
+            connection.finish(written)?.ok_or_else(row_locked)
         })
     }
 

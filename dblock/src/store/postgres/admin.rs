@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::statement::Statement;
 use super::{PostgresStore, error, row};
 use crate::key::Key;
-use crate::store::record::in_order;
+use crate::store::sql_row::in_order;
 use crate::store::{InspectFilter, LockRow, StoreError, sql_row};
 
 pub(super) async fn inspect(

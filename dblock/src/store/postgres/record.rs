@@ -19,9 +19,10 @@ use crate::store::clock::micros;
 #[cfg(feature = "run_once")]
 use crate::store::fence::{Completion, FenceConnection, writes};
 use crate::store::record::{
-    self, Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records, in_order,
+    Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records,
 };
-use crate::store::sql_row::{self, RECORD_WIDTH};
+use crate::store::sql_error::row_locked;
+use crate::store::sql_row::{self, RECORD_WIDTH, in_order};
 use crate::store::{Purged, StoreError, StoreFuture, schema};
 
 impl Records for PostgresStore {
@@ -151,7 +152,7 @@ impl PostgresStore {
             .ok_or_else(|| self.failed(sqlx::Error::RowNotFound))?;
         let read = |column| row.try_get(column).map_err(|error| self.failed(error));
         match (read(0)?, read(1)?) {
-            (false, true) => Err(record::row_locked()),
+            (false, true) => Err(row_locked()),
             (written, _) => Ok(written),
         }
     }

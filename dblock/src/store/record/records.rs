@@ -1,13 +1,8 @@
 //! The records of a store: reading, writing, listing and purging them.
 
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-use std::collections::HashMap;
-
 use super::{Record, RecordState, RecordWrite, RunState};
 use crate::key::Key;
 use crate::store::{Purged, StoreError, StoreFuture};
-#[cfg(feature = "run_once")]
-use crate::store::{Store, StoreErrorKind};
 
 /// The records of a store. [`carry_out`](super::carry_out) has the rules of a write.
 pub trait Records: Send + Sync {
@@ -47,51 +42,6 @@ pub trait Records: Send + Sync {
     -> StoreFuture<'a, Result<Purged, StoreError>>;
 }
 
-/// The records of `store`.
-#[cfg(feature = "run_once")]
-pub(crate) fn kept_by(store: &dyn Store) -> Result<&dyn Records, StoreError> {
-    store.records().ok_or_else(|| {
-        StoreError::new(
-            StoreErrorKind::Unsupported,
-            "this store keeps no records, so it cannot run anything once; use PostgreSQL, MySQL, MariaDB or SQLite",
-        )
-    })
-}
-
-/// [`Records::read_all`] of the records of `store`.
-#[cfg(feature = "run_once")]
-pub(crate) fn read_all<'a>(
-    store: &'a dyn Store,
-    keys: &'a [Key],
-) -> StoreFuture<'a, Vec<Result<Option<Record>, StoreError>>> {
-    match kept_by(store) {
-        Ok(records) => records.read_all(keys),
-        Err(error) => Box::pin(async move { vec![Err(error); keys.len()] }),
-    }
-}
-
-/// A record or a row, as far as it can be read, with its key.
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-type Keyed<T> = (Key, Result<T, StoreError>);
-
-/// The answers for several keys, from what was found in any order. A failed query is everybody's answer; what
-/// cannot be read is the answer of its own key only.
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-pub(crate) fn in_order<T: Clone>(
-    keys: &[Key],
-    found: Result<Vec<Keyed<T>>, StoreError>,
-) -> Vec<Result<Option<T>, StoreError>> {
-    match found {
-        Ok(found) => {
-            let found: HashMap<_, _> = found.into_iter().collect();
-            keys.iter()
-                .map(|key| found.get(key).cloned().transpose())
-                .collect()
-        }
-        Err(error) => vec![Err(error); keys.len()],
-    }
-}
-
 /// The records that an operator wants to see. By default all of them, at most 1,000.
 ///
 /// ```
@@ -102,10 +52,10 @@ pub(crate) fn in_order<T: Clone>(
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct RecordFilter {
-    pub(crate) prefix: String,
-    pub(crate) state: Option<RecordState>,
+    prefix: String,
+    state: Option<RecordState>,
     run: Option<RunState>,
-    pub(crate) limit: u32,
+    limit: u32,
 }
 
 impl RecordFilter {
