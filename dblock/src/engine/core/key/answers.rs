@@ -3,15 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::Machine;
 use super::abandoned::Abandoned;
+use super::asking::Place;
 use super::held::{After, Grant, Times};
-use super::sending::{ForWhom, OnItsWay};
+use super::sending::{Asked, OnItsWay, Sent};
 use crate::engine::core::env::Env;
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::{LastAnswer, Note, Refusal};
 use crate::engine::core::time::Time;
-use crate::store::{Action, Extend, Holder, Outcome, StoreError, StoreErrorKind};
+use crate::store::{Action, Holder, Outcome, StoreError, StoreErrorKind};
 
 /// How long a non-blocking caller waits for a row that somebody has locked.
 const ROW_LOCKED_TIMEOUT: Duration = Duration::from_secs(1);
@@ -30,20 +33,23 @@ impl<A, C> Machine<A, C> {
     }
 
     fn apply_to(&mut self, sent: &OnItsWay, answer: Result<Outcome, StoreError>, env: &mut Env<'_>) {
-        match sent.for_whom {
-            ForWhom::Abandoned => self.abandoned.retain_mut(|abandoned| {
+        match &sent.what {
+            Sent::Abandoned => self.abandoned.retain_mut(|abandoned| {
                 abandoned.lease_id != sent.lease_id
                     || !abandoned.release_answered(&answer, sent.sent_at, env.now)
             }),
-            ForWhom::OwnLease => self.apply_to_own_lease(sent, answer, env),
-            ForWhom::Arriving => self.apply_to_arriving(sent, answer, env),
-            ForWhom::Waiter(number) => self.apply_to_waiter(number, sent, answer, env),
+            Sent::OwnLease(action) => self.apply_to_own_lease(sent, action, answer, env),
+            Sent::Arriving { ttl, owner } => {
+                self.apply_to_arriving(sent.sent_at, *ttl, *owner, answer, env);
+            }
+            Sent::Acquire(asked) => self.apply_to_waiter(sent, asked, answer, env),
         }
     }
 
     fn apply_to_own_lease(
         &mut self,
         sent: &OnItsWay,
+        action: &Action,
         answer: Result<Outcome, StoreError>,
         env: &mut Env<'_>,
     ) {
@@ -54,11 +60,11 @@ impl<A, C> Machine<A, C> {
             self.notes.extend(held.renewal_lag(env.now).map(Note::RenewalLag));
             held.hand_over_until(self.fairness.extended(*wanted, env));
         }
-        let after = held.apply_answer(&sent.action, sent.sent_at, answer, env.now);
+        let after = held.apply_answer(action, sent.sent_at, answer, env.now);
         if let After::Over { passed_on } = after
             && let Some(held) = self.end_lease(env.now)
         {
-            if !matches!(sent.action, Action::Release) {
+            if !matches!(action, Action::Release) {
                 self.take_back(&held, env.now);
             }
             if passed_on {
@@ -69,16 +75,15 @@ impl<A, C> Machine<A, C> {
     }
 
     /// Applies the answer to the extension of a row that was passed on.
-    fn apply_to_arriving(&mut self, sent: &OnItsWay, answer: Result<Outcome, StoreError>, env: &mut Env<'_>) {
-        let Some(arriving) = self.asking.arriving else {
-            return;
-        };
-        let Action::Extend(Extend {
-            ttl,
-            handed_over: Some(to),
-            ..
-        }) = &sent.action
-        else {
+    fn apply_to_arriving(
+        &mut self,
+        sent_at: Time,
+        ttl: Duration,
+        owner: Uuid,
+        answer: Result<Outcome, StoreError>,
+        env: &mut Env<'_>,
+    ) {
+        let Some(arriving) = self.asking.arriving() else {
             return;
         };
         match answer {
@@ -90,27 +95,27 @@ impl<A, C> Machine<A, C> {
                     fence_token: arriving.fence_token,
                     spare_tokens: arriving.spare_tokens,
                     times: Times {
-                        store_end: sent.sent_at + remaining,
+                        store_end: sent_at + remaining,
                         // An earlier extension of unknown outcome, for another caller, may still be carried out.
                         over_at: arriving.until.max(env.now + remaining),
-                        length: *ttl,
-                        since: sent.sent_at,
+                        length: ttl,
+                        since: sent_at,
                     },
-                    row_owner: Some(to.owner),
+                    row_owner: Some(owner),
                     wanted,
                 };
-                self.asking.arriving = None;
+                self.asking.stand = None;
                 self.arrive(grant, None, None, env);
             }
             Ok(Outcome::Lost) => {
-                self.asking.arriving = None;
+                self.asking.stand = None;
                 self.asking.ask_now();
             }
             Ok(_) => self.asking.retry_arriving(Duration::ZERO, env),
             Err(error) => {
                 // The extension may have been carried out, or may still be until a ttl has passed. It then
                 // lasts one ttl.
-                self.asking.retry_arriving(*ttl * 2, env);
+                self.asking.retry_arriving(ttl * 2, env);
                 self.refuse_hopeless(&error);
                 self.asking.note_answer(LastAnswer::Failed(error), env.now);
             }
@@ -119,14 +124,12 @@ impl<A, C> Machine<A, C> {
 
     fn apply_to_waiter(
         &mut self,
-        number: u64,
         sent: &OnItsWay,
+        asked: &Asked,
         answer: Result<Outcome, StoreError>,
         env: &mut Env<'_>,
     ) {
-        let Action::Acquire(ask) = &sent.action else {
-            return;
-        };
+        let ask = &asked.acquire;
         self.asking.took(env.now.since(sent.sent_at));
         let (now, lease_id) = (env.now, sent.lease_id);
         match answer {
@@ -139,7 +142,7 @@ impl<A, C> Machine<A, C> {
             }) => {
                 // A fresh lease is as long as the ask. A remaining time of another length belongs to a row
                 // that was passed on.
-                let place = self.asking.place.filter(|_| remaining != ask.ttl);
+                let place = self.asking.place().filter(|_| remaining != ask.ttl);
                 let grant = Grant {
                     lease_id,
                     fence_token,
@@ -154,18 +157,19 @@ impl<A, C> Machine<A, C> {
                     row_owner: place.is_none().then_some(ask.owner),
                     wanted,
                 };
-                let undo = sent.undo.clone().filter(|_| recorded);
-                self.arrive(grant, Some(number), undo, env);
+                let undo = asked.undo.clone().filter(|_| recorded);
+                self.arrive(grant, Some(asked.number), undo, env);
                 self.note_taken_over(taken_over);
             }
             Ok(Outcome::Queued { holder, next_ttl }) => {
-                self.asking.queued(
+                self.asking.queued(Place {
                     lease_id,
-                    ask.spare_tokens,
-                    holder.fence_token,
+                    behind: holder.fence_token,
+                    told: asked.told,
                     next_ttl,
-                    sent.sent_at,
-                );
+                    until: sent.sent_at + next_ttl,
+                    spare_tokens: ask.spare_tokens,
+                });
                 self.busy(holder, env);
             }
             Ok(Outcome::Busy(holder)) => {
@@ -180,18 +184,18 @@ impl<A, C> Machine<A, C> {
                 self.refuse_non_blocking(came_before, &Refusal::RowLocked);
                 self.asking.skipped(env);
             }
-            Ok(Outcome::Lost) if self.asking.place.is_some() => {
+            Ok(Outcome::Lost) if self.asking.place().is_some() => {
                 // The row was passed on to the lease, which expired before any wake-up arrived.
-                self.asking.place = self.asking.place.filter(|_| flawed(Flaw::LostPlaceIsKept));
+                self.asking.leave_stand(Flaw::LostPlaceIsKept);
                 self.asking.ask_now();
             }
             Ok(other) => {
                 // The lease was never granted, so no store that keeps its contract answers this.
                 let message = format!("the store answered an acquire with {other:?}");
                 let error = StoreError::new(StoreErrorKind::Interrupted, message);
-                self.acquire_failed(sent, ask.ttl, error, env);
+                self.acquire_failed(lease_id, asked, error, env);
             }
-            Err(error) => self.acquire_failed(sent, ask.ttl, error, env),
+            Err(error) => self.acquire_failed(lease_id, asked, error, env),
         }
     }
 
@@ -207,14 +211,15 @@ impl<A, C> Machine<A, C> {
         self.asking.busy(holder, env);
     }
 
-    fn acquire_failed(&mut self, sent: &OnItsWay, ttl: Duration, error: StoreError, env: &mut Env<'_>) {
+    fn acquire_failed(&mut self, lease_id: Uuid, asked: &Asked, error: StoreError, env: &mut Env<'_>) {
+        let ttl = asked.acquire.ttl;
         if error.is_outcome_unknown() && !flawed(Flaw::UnknownOutcomeIsRepeated) {
-            let mut abandoned = match self.asking.place {
-                Some(_) => Abandoned::with_place(sent.lease_id, ttl, env.now),
-                None => Abandoned::new(sent.lease_id, ttl, env.now),
+            let mut abandoned = match self.asking.place() {
+                Some(_) => Abandoned::with_place(lease_id, ttl, env.now),
+                None => Abandoned::new(lease_id, ttl, env.now),
             };
-            abandoned.undo.clone_from(&sent.undo);
-            self.asking.place = self.asking.place.filter(|_| flawed(Flaw::UnknownPlaceIsKept));
+            abandoned.undo.clone_from(&asked.undo);
+            self.asking.leave_stand(Flaw::UnknownPlaceIsKept);
             if !flawed(Flaw::AbandonedIsForgotten) {
                 self.abandoned.push(abandoned);
             }

@@ -54,12 +54,23 @@ const ANSWER_LASTS: Duration = Duration::from_secs(1);
 const FEWEST_SPARE: u32 = 1024;
 const MOST_SPARE: u32 = 1 << 20;
 
+/// Where this process stands in the row while another one holds the lock.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Stand {
+    /// It is the row's successor, or may be.
+    Next(Place),
+    /// The row was passed on to it.
+    PassedOn(Arriving),
+}
+
 /// The lease of this process that the row names as its successor, or may name.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) lease_id: Uuid,
     /// The largest holder's token among the answers since the lease got its place.
-    behind: i64,
+    pub(super) behind: i64,
+    /// The token with which the row was passed on to it, as a wake-up said.
+    pub(super) told: Option<i64>,
     pub(super) next_ttl: Duration,
     /// The lease will not end in the store before this.
     pub(super) until: Time,
@@ -87,11 +98,7 @@ pub(super) struct Asking {
     last: Option<(LastAnswer, Time)>,
     /// When the key was last known to be taken, by this process or another.
     taken_at: Option<Time>,
-    pub(super) place: Option<Place>,
-    /// The lease and token of a `PassedOn` wake-up for this process. It may arrive before the answer that
-    /// gives the lease its place.
-    wake_up: Option<(Uuid, i64)>,
-    pub(super) arriving: Option<Arriving>,
+    pub(super) stand: Option<Stand>,
     /// How many tokens the next acquire keeps free for local hand-overs.
     spare_tokens: u32,
     /// How long the store took for the last answer to an acquire.
@@ -106,9 +113,7 @@ impl Asking {
             pause: FIRST_PAUSE,
             last: None,
             taken_at: None,
-            place: None,
-            wake_up: None,
-            arriving: None,
+            stand: None,
             spare_tokens: FEWEST_SPARE,
             took: Duration::ZERO,
         }
@@ -124,7 +129,26 @@ impl Asking {
     }
 
     pub(super) fn may_ask(&self, now: Time) -> bool {
-        self.arriving.is_none() && self.ask_at.is_none_or(|at| at <= now)
+        self.arriving().is_none() && self.ask_at.is_none_or(|at| at <= now)
+    }
+
+    pub(super) fn place(&self) -> Option<Place> {
+        match self.stand {
+            Some(Stand::Next(place)) => Some(place),
+            _ => None,
+        }
+    }
+
+    pub(super) fn arriving(&self) -> Option<Arriving> {
+        match self.stand {
+            Some(Stand::PassedOn(arriving)) => Some(arriving),
+            _ => None,
+        }
+    }
+
+    /// The row does not name the lease any more, or must not. A flaw keeps it.
+    pub(super) fn leave_stand(&mut self, flaw: Flaw) {
+        self.stand = self.stand.filter(|_| flawed(flaw));
     }
 
     pub(super) fn ask_at(&self) -> Option<Time> {
@@ -135,7 +159,7 @@ impl Asking {
     pub(super) fn asked(&mut self, others_wait: bool, env: &mut Env<'_>) -> (Uuid, u32) {
         self.woken = false;
         // The row keeps the values of the first ask.
-        if let Some(place) = &self.place {
+        if let Some(place) = self.place() {
             return (place.lease_id, place.spare_tokens);
         }
         let hands_over = others_wait && env.hand_over;
@@ -168,27 +192,15 @@ impl Asking {
 
     // ── Answers ──────────────────────────────────────────────────────────────────────────────────────
 
-    /// The row names the lease as its successor.
-    pub(super) fn queued(
-        &mut self,
-        lease_id: Uuid,
-        spare_tokens: u32,
-        behind: i64,
-        next_ttl: Duration,
-        sent_at: Time,
-    ) {
-        self.place = Some(Place {
-            lease_id,
-            behind,
-            next_ttl,
-            until: sent_at + next_ttl,
-            spare_tokens,
-        });
+    /// The row names the lease as its successor, perhaps as before.
+    pub(super) fn queued(&mut self, place: Place) {
+        let told = self.place().map_or(place.told, |before| before.told);
+        self.stand = Some(Stand::Next(Place { told, ..place }));
     }
 
     /// Another owner holds the lock.
     pub(super) fn busy(&mut self, holder: Holder, env: &mut Env<'_>) {
-        if let Some(place) = &mut self.place {
+        if let Some(Stand::Next(place)) = &mut self.stand {
             // If the row was passed on to this lease before, it has gone to others since.
             place.behind = place.behind.max(holder.fence_token);
         }
@@ -198,7 +210,7 @@ impl Asking {
         } else if env.listening && flawed(Flaw::ListenersDoNotPoll) {
             Duration::from_hours(1)
         } else if env.listening {
-            let longest = self.place.map_or(NEXT_TTL, |place| place.next_ttl) / 3;
+            let longest = self.place().map_or(NEXT_TTL, |place| place.next_ttl) / 3;
             longest
                 .min(LISTENING_PAUSE)
                 .mul_f64(0.95 + env.random.fraction() / 20.0)
@@ -231,7 +243,7 @@ impl Asking {
 
     /// A flaw: lets an answer extend the place although it must not.
     fn keep_place(&mut self, flaw: Flaw, now: Time) {
-        if let Some(place) = self.place.as_mut().filter(|_| flawed(flaw)) {
+        if let Some(Stand::Next(place)) = self.stand.as_mut().filter(|_| flawed(flaw)) {
             place.until = now + place.next_ttl;
         }
     }
@@ -250,8 +262,7 @@ impl Asking {
 
     /// The row was passed on, and must be extended before a caller enters.
     pub(super) fn must_extend(&mut self, arriving: Arriving) {
-        self.place = None;
-        self.arriving = Some(arriving);
+        self.stand = Some(Stand::PassedOn(arriving));
         self.pause = FIRST_PAUSE;
     }
 
@@ -259,7 +270,7 @@ impl Asking {
     pub(super) fn retry_arriving(&mut self, longer: Duration, env: &mut Env<'_>) {
         let pause = env.jittered(self.pause);
         self.pause = (self.pause * 2).min(LONGEST_ERROR_PAUSE);
-        if let Some(arriving) = &mut self.arriving {
+        if let Some(Stand::PassedOn(arriving)) = &mut self.stand {
             arriving.retry_at = env.now + pause;
             arriving.until = arriving.until.max(env.now + longer);
         }
@@ -273,8 +284,7 @@ impl Asking {
 
     /// The lock came to this process: callers that wait from here on wait for this process.
     pub(super) fn granted(&mut self, now: Time) {
-        self.place = self.place.filter(|_| flawed(Flaw::EnteredPlaceIsKept));
-        self.arriving = None;
+        self.leave_stand(Flaw::EnteredPlaceIsKept);
         self.pause = FIRST_PAUSE;
         self.note_answer(LastAnswer::Busy(None), now);
     }
@@ -335,21 +345,21 @@ impl Asking {
         }
     }
 
-    /// The row was passed on to this lease with this token. `asked`: the lease of an ask on its way. Returns
-    /// whether callers of this process wait with the lease.
-    pub(super) fn passed_on(&mut self, lease_id: Uuid, fence_token: i64, asked: Option<Uuid>) -> bool {
-        let waits = self.place.is_some_and(|place| place.lease_id == lease_id) || asked == Some(lease_id);
-        if waits {
-            let before = self.wake_up.filter(|(woken, _)| *woken == lease_id);
-            self.wake_up = before.max(Some((lease_id, fence_token)));
+    /// The row was passed on to this lease with this token. Returns whether that is the one with the place.
+    pub(super) fn passed_on(&mut self, lease_id: Uuid, fence_token: i64) -> bool {
+        match &mut self.stand {
+            Some(Stand::Next(place)) if place.lease_id == lease_id => {
+                place.told = place.told.max(Some(fence_token));
+                true
+            }
+            _ => false,
         }
-        waits
     }
 
     /// The place and its token, if the row was passed on to it. To be used only while no ask is on its way.
     pub(super) fn arrived(&self) -> Option<(Place, i64)> {
-        let place = self.place?;
-        let (_, token) = self.wake_up.filter(|(woken, _)| *woken == place.lease_id)?;
+        let place = self.place()?;
+        let token = place.told?;
         (token > place.behind || flawed(Flaw::OldWakeUpsAreBelieved)).then_some((place, token))
     }
 }

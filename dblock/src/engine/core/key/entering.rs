@@ -8,9 +8,9 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::abandoned::Abandoned;
-use super::asking::Arriving;
+use super::asking::{Arriving, Stand};
 use super::held::{Grant, Held, Times};
-use super::sending::ForWhom;
+use super::sending::Sent;
 use super::wait_queue::Waiter;
 use super::{Machine, fairness};
 use crate::engine::core::env::Env;
@@ -35,14 +35,13 @@ enum Offered {
 
 impl<A, C> Machine<A, C> {
     pub(super) fn passed_on(&mut self, lease_id: Uuid, fence_token: i64, env: &mut Env<'_>) {
-        let asked = self
-            .on_its_way
-            .as_ref()
-            .filter(|sent| matches!(sent.for_whom, ForWhom::Waiter(_)));
-        if self
-            .asking
-            .passed_on(lease_id, fence_token, asked.map(|sent| sent.lease_id))
+        if self.asking.passed_on(lease_id, fence_token) {
+            return;
+        }
+        if let Some(sent) = self.on_its_way.as_mut().filter(|sent| sent.lease_id == lease_id)
+            && let Sent::Acquire(asked) = &mut sent.what
         {
+            asked.told = asked.told.max(Some(fence_token));
             return;
         }
         let abandoned = self
@@ -90,21 +89,14 @@ impl<A, C> Machine<A, C> {
         if !self.queue.is_empty() || flawed(Flaw::PlacesAreKept) {
             return;
         }
-        let place = if flawed(Flaw::WithdrawnPlaceIsKept) {
-            self.asking.place
-        } else {
-            self.asking.place.take()
-        };
-        if let Some(place) = place {
+        let (lease_id, until) = match self.asking.stand {
+            None => return,
             // When the successor has lapsed, and its lease too if the row was passed on to it just before.
-            let lapses = now + fairness::WANTED_FOR + place.next_ttl;
-            self.abandoned
-                .push(Abandoned::all_answered(place.lease_id, lapses, now));
-        }
-        if let Some(arriving) = self.asking.arriving.take() {
-            self.abandoned
-                .push(Abandoned::all_answered(arriving.lease_id, arriving.until, now));
-        }
+            Some(Stand::Next(place)) => (place.lease_id, now + fairness::WANTED_FOR + place.next_ttl),
+            Some(Stand::PassedOn(arriving)) => (arriving.lease_id, arriving.until),
+        };
+        self.abandoned.push(Abandoned::all_answered(lease_id, until, now));
+        self.asking.leave_stand(Flaw::WithdrawnPlaceIsKept);
     }
 
     /// Gives a lease of this process to a caller, extends it first, or gives it back to the store. With
@@ -124,8 +116,7 @@ impl<A, C> Machine<A, C> {
                 }
             }
             Offered::OfNoUse => {
-                self.asking.place = None;
-                self.asking.arriving = None;
+                self.asking.stand = None;
                 let mut abandoned = Abandoned::all_answered(lease_id, until, env.now);
                 abandoned.undo = undo;
                 self.abandoned.push(abandoned);

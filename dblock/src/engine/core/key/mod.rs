@@ -40,7 +40,7 @@ use self::abandoned::Abandoned;
 use self::asking::Asking;
 use self::fairness::Fairness;
 use self::held::{Held, Shows, ttl_of};
-use self::sending::{ForWhom, OnItsWay};
+use self::sending::{OnItsWay, Sent};
 use self::wait_queue::WaitQueue;
 use super::call::Call;
 use super::env::Env;
@@ -494,10 +494,13 @@ impl<A, C> Machine<A, C> {
     /// nobody uses it. So the lease is released as an abandoned acquire is.
     fn forget(&mut self, env: &Env<'_>) {
         let Some(held) = &mut self.held else { return };
-        let sent = self.on_its_way.as_ref();
-        let extend_on_its_way = sent
-            .filter(|sent| sent.for_whom == ForWhom::OwnLease)
-            .and_then(|sent| ttl_of(&sent.action));
+        let extend_on_its_way = match &self.on_its_way {
+            Some(OnItsWay {
+                what: Sent::OwnLease(action),
+                ..
+            }) => ttl_of(action),
+            _ => None,
+        };
         let lengthened = held.forget(extend_on_its_way, env.now);
         let Some(held) = self.end_lease(env.now) else {
             return;

@@ -1,10 +1,11 @@
 //! Decides what is sent for a key, and when to look at it again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::asking::{Arriving, Asking};
+use super::asking::{Arriving, Asking, Stand};
 use super::held::Held;
 use super::{Machine, fairness};
 use crate::engine::core::env::Env;
@@ -17,22 +18,34 @@ use crate::store::{Acquire, Action, Extend, HandedOver, RecordChange, Request};
 #[derive(Debug)]
 pub(super) struct OnItsWay {
     pub(super) lease_id: Uuid,
-    pub(super) action: Action,
-    pub(super) for_whom: ForWhom,
     pub(super) sent_at: Time,
-    /// For an acquire that begins a run: what takes that back.
-    pub(super) undo: Option<Arc<RecordChange>>,
+    pub(super) what: Sent,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ForWhom {
+#[derive(Debug)]
+pub(super) enum Sent {
+    /// For the lease that this process has.
+    OwnLease(Action),
+    /// The release of an abandoned lease.
     Abandoned,
-    /// The lease that this process has.
-    OwnLease,
-    /// The extension of a row that was passed on: no caller has entered yet.
-    Arriving,
-    /// The acquire for the caller with this number.
-    Waiter(u64),
+    /// The extension of a row that was passed on, by this ttl for this owner: no caller has entered yet.
+    Arriving {
+        ttl: Duration,
+        owner: Uuid,
+    },
+    Acquire(Asked),
+}
+
+/// An acquire on its way.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// The number of the caller that it is for.
+    pub(super) number: u64,
+    pub(super) acquire: Acquire,
+    /// If it begins a run: what takes that back.
+    pub(super) undo: Option<Arc<RecordChange>>,
+    /// The token of a wake-up that came before the answer that gives the lease its place.
+    pub(super) told: Option<i64>,
 }
 
 /// The request to send next.
@@ -78,7 +91,9 @@ impl<A, C> Machine<A, C> {
         {
             return Some(Next::OwnLease(action));
         }
-        if let Some(arriving) = self.asking.arriving.filter(|arriving| arriving.retry_at <= now) {
+        if let Some(Stand::PassedOn(arriving)) = self.asking.stand
+            && arriving.retry_at <= now
+        {
             return Some(Next::Arriving(arriving));
         }
         // The newest comes first: nothing is sent between an acquire and the release that undoes it. While an
@@ -98,31 +113,36 @@ impl<A, C> Machine<A, C> {
         let next = self
             .next_request(env.now)
             .filter(|next| kinds.contains(&next.kind()))?;
-        let (mut record, mut undo) = (None, None);
-        let (lease_id, action, for_whom) = match next {
+        let mut record = None;
+        let (lease_id, action, what) = match next {
             Next::OwnLease(action) => {
                 let held = self.held.as_mut()?;
                 held.sent(&action);
                 if matches!(action, Action::Release) {
                     record.clone_from(&held.undo);
                 }
-                (held.lease_id(), action, ForWhom::OwnLease)
+                (held.lease_id(), action.clone(), Sent::OwnLease(action))
             }
             Next::Abandoned(lease_id) => {
                 let mut abandoned = self.abandoned.iter();
                 let released = abandoned.find(|abandoned| abandoned.lease_id == lease_id)?;
                 record.clone_from(&released.undo);
-                (lease_id, Action::Release, ForWhom::Abandoned)
+                (lease_id, Action::Release, Sent::Abandoned)
             }
             Next::Arriving(arriving) => {
                 let (_, first) = self.queue.first()?;
-                let mut extend = Extend::new(1, first.call.options.ttl);
+                let (ttl, owner) = (first.call.options.ttl, first.call.owner);
+                let mut extend = Extend::new(1, ttl);
                 extend.handed_over = Some(HandedOver {
-                    owner: first.call.owner,
+                    owner,
                     holder: Arc::clone(&first.call.holder),
                     fence_token: arriving.fence_token,
                 });
-                (arriving.lease_id, Action::Extend(extend), ForWhom::Arriving)
+                (
+                    arriving.lease_id,
+                    Action::Extend(extend),
+                    Sent::Arriving { ttl, owner },
+                )
             }
             Next::Acquire => {
                 let (number, first) = self.queue.first()?;
@@ -134,21 +154,24 @@ impl<A, C> Machine<A, C> {
                     (acquire.wanted_for.is_some() && Asking::queues(waited, env)).then_some(waited);
                 // The row may have been passed on to a lease that has a place. Then the caller writes that
                 // the run begins.
-                if let Some(begin) = call.begin.as_ref().filter(|_| self.asking.place.is_none()) {
-                    record = Some(Arc::clone(&begin.change));
-                    undo = Some(Arc::clone(&begin.undo));
-                }
+                let begin = call.begin.as_ref().filter(|_| self.asking.place().is_none());
+                record = begin.map(|begin| Arc::clone(&begin.change));
+                let undo = begin.map(|begin| Arc::clone(&begin.undo));
                 let (lease_id, spare_tokens) = self.asking.asked(self.queue.len() > 1, env);
                 acquire.spare_tokens = spare_tokens;
-                (lease_id, Action::Acquire(acquire), ForWhom::Waiter(number))
+                let asked = Asked {
+                    number,
+                    acquire: acquire.clone(),
+                    undo,
+                    told: None,
+                };
+                (lease_id, Action::Acquire(acquire), Sent::Acquire(asked))
             }
         };
         self.on_its_way = Some(OnItsWay {
             lease_id,
-            action: action.clone(),
-            for_whom,
             sent_at: env.now,
-            undo,
+            what,
         });
         Some(Request {
             key: self.key.clone(),
@@ -166,11 +189,8 @@ impl<A, C> Machine<A, C> {
         let later = |at: &Time| !asked && *at > now;
         let abandoned = self.abandoned.iter().map(|abandoned| abandoned.retry_at);
         let abandoned = abandoned.filter(later);
-        let arriving = self
-            .asking
-            .arriving
-            .map(|arriving| arriving.retry_at)
-            .filter(later);
+        let arriving = self.asking.arriving().map(|arriving| arriving.retry_at);
+        let arriving = arriving.filter(later);
         let held = self.held.as_ref().and_then(|held| held.next_look(now, asked));
         let ask = if self.held.is_none() && !self.queue.is_empty() {
             self.asking.ask_at().filter(later)

@@ -3,17 +3,18 @@
 
 use super::Machine;
 use super::held::Held;
-use super::sending::OnItsWay;
+use super::sending::{OnItsWay, Sent};
 use crate::store::Action;
 
 impl<A, C> Machine<A, C> {
     /// A release must still be written to the row, or is on its way.
     pub(crate) fn has_release_pending(&self) -> bool {
         // An acquire that no caller waits for any more is released once it is granted.
-        let releases = |sent: &OnItsWay| match sent.action {
-            Action::Release => true,
-            Action::Acquire(_) => self.queue.is_empty(),
-            Action::Extend(_) => false,
+        let releases = |sent: &OnItsWay| match &sent.what {
+            Sent::Abandoned => true,
+            Sent::OwnLease(action) => matches!(action, Action::Release),
+            Sent::Acquire(_) => self.queue.is_empty(),
+            Sent::Arriving { .. } => false,
         };
         !self.abandoned.is_empty()
             || self.held.as_ref().is_some_and(Held::needs_release)
@@ -33,10 +34,6 @@ impl<A, C> Machine<A, C> {
 
     /// Nothing needs to be known about the key.
     pub(crate) fn is_idle(&self) -> bool {
-        !self.is_busy()
-            && self.queue.is_empty()
-            && self.asking.place.is_none()
-            && self.asking.arriving.is_none()
-            && self.listed.is_none()
+        !self.is_busy() && self.queue.is_empty() && self.asking.stand.is_none() && self.listed.is_none()
     }
 }
