@@ -90,6 +90,8 @@ mod once;
 pub mod open;
 pub mod optimistic;
 mod options;
+#[cfg(feature = "run_once")]
+mod runs;
 #[cfg(feature = "serde")]
 mod settings;
 mod sharded;
@@ -114,8 +116,10 @@ pub use key::{InvalidKey, Key};
 pub use manager::{AlreadyInstalled, LockManager, install};
 pub use multi_guard::MultiLockGuard;
 #[cfg(feature = "run_once")]
-pub use once::{Fingerprint, OnCrash, Once, Remembered, Resolution, Run, RunOptions, RunRecord, current_run};
+pub use once::{Fingerprint, Once, Remembered, Resolution, Run, RunOptions, RunRecord, current_run};
 pub use options::{LockOptions, OnLost};
+#[cfg(feature = "run_once")]
+pub use runs::OnCrash;
 #[cfg(feature = "serde")]
 pub use settings::ManagerSettings;
 pub use sharded::ShardedStore;

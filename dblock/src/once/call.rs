@@ -70,7 +70,7 @@ impl<'m> OnceCall<'m> {
                 let mut attempted = Attempted {
                     key: &self.key,
                     attempt: run.attempt(),
-                    on_crash: self.options.on_crash,
+                    on_crash: self.options.policy.on_crash,
                     is_recorded: false,
                 };
                 let body = run.clone().run(body);

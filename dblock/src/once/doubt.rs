@@ -1,7 +1,7 @@
 //! Runs in doubt, in the log: nobody else may learn that a person has to decide.
 
-use super::options::OnCrash;
 use crate::key::Key;
+use crate::runs::OnCrash;
 
 /// An attempt whose outcome is not known to be recorded. Dropped as such it is in doubt, unless its run may be
 /// repeated: its future was dropped, its body panicked or was stopped, or the store did not answer.

@@ -1,7 +1,7 @@
 //! Running something once: the lock that remembers the outcome.
 //!
 //! A call reads the record, takes the lock of the key and with it writes "processing", runs the body, and
-//! writes the outcome together with the release. [`decide`] has what is done about each record,
+//! writes the outcome together with the release. [`crate::runs`] has what is done about each record,
 //! [`crate::store::record`] how records are written.
 //!
 //! | ends after | record | the next call |
@@ -19,7 +19,6 @@
 
 mod call;
 mod codec;
-pub(crate) mod decide;
 mod doubt;
 mod options;
 mod records;
@@ -31,7 +30,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 pub use self::codec::{Fingerprint, Remembered};
-pub use self::options::{OnCrash, RunOptions};
+pub use self::options::RunOptions;
 pub use self::records::{Resolution, RunRecord};
 pub use self::run::{Run, current_run};
 
@@ -75,7 +74,7 @@ impl LockManager {
     ///
     /// The outcome is remembered in the table of records, next to the lock table. Only a returned `Err` is a
     /// failure: then the next call runs the body again. A panic, a dropped future, a lost lease and the end
-    /// of the process are crashes, and so is an `Err` after [`Run::leave_in_doubt`]: [`OnCrash`] decides
+    /// of the process are crashes, and so is an `Err` after [`Run::leave_in_doubt`]: [`OnCrash`](crate::OnCrash) decides
     /// about those. While another call runs the body, this one waits as long as the lock's `wait` says, and
     /// then returns the result of that call. Without `wait` it fails with [`LockError::Busy`].
     ///

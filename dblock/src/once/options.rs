@@ -8,22 +8,7 @@ use uuid::Uuid;
 use super::codec::Fingerprint;
 use crate::error::LockError;
 use crate::options::LockOptions;
-
-/// The rule for a run that crashed: its body began and did not return, and nobody knows how far it came.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OnCrash {
-    /// The body runs again. For work that may be done twice, such as a call that carries an idempotency key
-    /// of its own.
-    Retry,
-    /// The body does not run again. Calls fail with [`RunError::InDoubt`](crate::RunError::InDoubt) until
-    /// [`LockManager::resolve`](crate::LockManager::resolve) says what happened.
-    Stop,
-    /// The body runs again, and that is safe: all its work is in the transaction that it gives to
-    /// [`Run::complete_in`](crate::Run::complete_in), of which a crash leaves nothing. A body that returns
-    /// `Ok` without calling that fails with [`RunError::NotCompleted`](crate::RunError::NotCompleted).
-    CompleteIn,
-}
+use crate::runs::{OnCrash, Policy};
 
 /// How a run is remembered and retried, and under which lock it runs.
 ///
@@ -41,10 +26,8 @@ pub enum OnCrash {
 pub struct RunOptions {
     pub(super) lock: LockOptions,
     pub(super) remember: Duration,
-    pub(super) on_crash: OnCrash,
+    pub(super) policy: Policy,
     pub(super) fingerprint: Option<Result<Uuid, String>>,
-    pub(super) max_attempts: Option<u32>,
-    pub(super) backoff: Duration,
     pub(super) max_result: usize,
     pub(super) tick: Option<SystemTime>,
 }
@@ -67,10 +50,8 @@ impl RunOptions {
         Self {
             lock: LockOptions::new(),
             remember,
-            on_crash,
+            policy: Policy::new(on_crash),
             fingerprint: None,
-            max_attempts: None,
-            backoff: Duration::ZERO,
             max_result: Self::DEFAULT_RESULT,
             tick: None,
         }
@@ -99,7 +80,7 @@ impl RunOptions {
     /// [`Resolution::RunAgain`](crate::Resolution::RunAgain),
     /// [`LockManager::forget`](crate::LockManager::forget), or the end of `remember`.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
-        self.max_attempts = Some(attempts);
+        self.policy.max_attempts = Some(attempts);
         self
     }
 
@@ -107,7 +88,7 @@ impl RunOptions {
     /// that crashed, up to a day. Calls before its end fail with
     /// [`RunError::NotYet`](crate::RunError::NotYet). At most 30 days. Default: none.
     pub fn backoff(mut self, backoff: Duration) -> Self {
-        self.backoff = backoff;
+        self.policy.backoff = backoff;
         self
     }
 
@@ -164,9 +145,9 @@ impl RunOptions {
         check_remember(self.remember)?;
         let refused = if self.lock.hold_min.is_some() {
             Some("a run takes no `hold_min`, because its lock ends together with its record; leave it out")
-        } else if self.max_attempts == Some(0) {
+        } else if self.policy.max_attempts == Some(0) {
             Some("max_attempts is zero; give it at least 1")
-        } else if self.backoff > LockOptions::MAX_DURATION {
+        } else if self.policy.backoff > LockOptions::MAX_DURATION {
             Some("backoff is longer than 30 days, the longest allowed")
         } else if self.max_result == 0 || self.max_result > Self::MAX_RESULT {
             Some("max_result must be from 1 byte to 4 MiB")

@@ -14,10 +14,9 @@ use super::store::{Lock, WakeUp};
 use super::world::{MS, S, What, World, tell};
 use crate::engine::core::call::Begin;
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::once::decide::{
-    Decision, before, beginning, decide, decide_inside, is_later, taken_back_to, undo,
+use crate::runs::{
+    Decision, OnCrash, Policy, before, beginning, decide, decide_inside, is_later, taken_back_to, undo,
 };
-use crate::once::{OnCrash, RunOptions};
 use crate::store::record::{
     Record, RecordEntry, RecordState, RecordVersion, RecordWrite, WriteLease, carry_out,
 };
@@ -33,7 +32,7 @@ type Next = (Option<RecordVersion>, u32);
 /// A caller's run.
 #[derive(Debug)]
 pub(super) struct Run {
-    options: RunOptions,
+    policy: Policy,
     remember: Duration,
     first: Option<Next>,
     former: Option<Record>,
@@ -113,11 +112,11 @@ impl World {
         }
         let on_crash = self.tape.pick(&[OnCrash::Retry, OnCrash::Retry, OnCrash::Stop]);
         let remember = Duration::from_millis(self.tape.pick(&[500, 20_000]));
-        let options = RunOptions::new(remember, on_crash);
+        let policy = Policy::new(on_crash);
         let guesses = self.tape.chance(200);
         let found = if guesses { None } else { self.record(key) };
         let former = taken_back_to(found.as_ref());
-        let first = match decide(found, &options, None) {
+        let first = match decide(found, &policy, None) {
             Decision::Run { expected, attempt } => Some((expected, attempt)),
             _ => None,
         };
@@ -130,7 +129,7 @@ impl World {
             }
         });
         let run = Run {
-            options,
+            policy,
             remember,
             first: first.filter(|_| !guesses),
             former,
@@ -277,7 +276,7 @@ impl World {
         if run.sent && version.is_some() && version == ours {
             return self.enter_run(number);
         }
-        let options = run.options.clone();
+        let policy = run.policy;
         let pending = self.processes[process].cells[key].machine.undo(&ownership);
         let pending = pending.map(|undo| undo.of_lease(ownership.fence_token));
         let pending = pending.filter(|undo| undo.expected() == version);
@@ -299,7 +298,7 @@ impl World {
             self.check_crashed(number, key, found.version(), instead.is_some());
         }
         let former = taken_back_to(found.as_ref());
-        match decide_inside(found, &options, None) {
+        match decide_inside(found, &policy, None) {
             Decision::Run { expected, attempt } => {
                 self.write_begin(number, (instead.or(expected), attempt), former);
             }

@@ -10,11 +10,9 @@ use crate::body;
 use crate::chain::Link;
 use crate::engine::{Begin, Hold, InRun, Turn};
 use crate::error::{LockError, LostReason, RunError};
-use crate::once::decide::{
-    Decision, before, beginning, decide, decide_inside, is_later, taken_back_to, undo,
-};
 use crate::once::options::RunOptions;
 use crate::once::run::{Attempt, Run, current_run};
+use crate::runs::{Decision, before, beginning, decide, decide_inside, is_later, taken_back_to, undo};
 use crate::store::clock::{micros, until};
 use crate::store::record::{Record, RecordEntry, RecordState, RecordVersion, RecordWrite};
 use crate::store::{StoreError, StoreErrorKind};
@@ -45,7 +43,7 @@ impl OnceCall<'_> {
     /// Reads the record, unless the key is probably new. Takes the lock, unless the record has the answer,
     /// and writes that the attempt begins.
     pub(super) async fn enter(&self) -> Result<Entered, LockError> {
-        let decide = |found| decide(found, &self.options, self.fingerprint);
+        let decide = |found| decide(found, &self.options.policy, self.fingerprint);
         let new_keys = self.locks.new_keys();
         // Inside a chain a lock may be refused where a replay is not.
         let guessed = new_keys.are_expected() && Link::current().is_none();
@@ -67,7 +65,7 @@ impl OnceCall<'_> {
             Decision::Run { expected, attempt } => Some((expected, attempt)),
         };
         // Taking the beginning back would begin the pause after the former failure anew.
-        let pauses = former.is_some() && !self.options.backoff.is_zero();
+        let pauses = former.is_some() && !self.options.policy.backoff.is_zero();
         let begin = first
             .filter(|_| !pauses)
             .map(|first| Box::new(self.with_the_lock(first, former.clone())));
@@ -137,7 +135,11 @@ impl OnceCall<'_> {
         if self.left().is_some_and(|left| left.is_zero()) {
             return Err(busy);
         }
-        match decide(self.record_in_time().await?, &self.options, self.fingerprint) {
+        match decide(
+            self.record_in_time().await?,
+            &self.options.policy,
+            self.fingerprint,
+        ) {
             Decision::Replay(record) => Ok(Entered::Replay(record)),
             Decision::Refuse(reason) => Err(self.refused(reason)),
             Decision::Processing(_) | Decision::Run { .. } => Err(busy),
@@ -205,7 +207,7 @@ impl OnceCall<'_> {
                     lease.check()?;
                 }
                 former = taken_back_to(found.as_ref());
-                match decide_inside(found, &self.options, self.fingerprint) {
+                match decide_inside(found, &self.options.policy, self.fingerprint) {
                     Decision::Run { expected, attempt } => (begun.or(expected), attempt),
                     Decision::Replay(record) => return Ok(Begun::Before(record)),
                     Decision::Refuse(reason) => return Err(self.refused(reason)),

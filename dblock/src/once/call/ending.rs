@@ -14,8 +14,8 @@ use crate::engine::{Hold, InRun, Lease, Turn};
 use crate::error::{LockError, LostReason, RunError};
 use crate::once::codec::{self, Remembered};
 use crate::once::doubt::Attempted;
-use crate::once::options::OnCrash;
 use crate::once::run::Run;
+use crate::runs::OnCrash;
 use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordWrite, WriteLease};
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -122,7 +122,7 @@ impl OnceCall<'_> {
 
     /// Whether an error of the body leaves the run in doubt.
     pub(super) fn is_left_in_doubt(&self, run: &Run) -> bool {
-        self.options.on_crash == OnCrash::Stop && run.0.in_doubt.load(Ordering::Acquire)
+        self.options.policy.on_crash == OnCrash::Stop && run.0.in_doubt.load(Ordering::Acquire)
     }
 
     /// Decides what the call answers. By then the attempt is over and the hold has ended.
@@ -139,7 +139,7 @@ impl OnceCall<'_> {
             let (lease, reason) = loss.unwrap_or_else(|| (run.0.lease.clone(), LostReason::Gone));
             Err(lease.lost(reason))
         };
-        let forgotten = !completing && self.options.on_crash == OnCrash::CompleteIn;
+        let forgotten = !completing && self.options.policy.on_crash == OnCrash::CompleteIn;
         match (written, returned) {
             (Ok(Written::Yes), Some(Ok(_))) if forgotten => Err(self.refused(RunError::NotCompleted)),
             (Ok(Written::Yes), Some(returned)) if loss.is_none() || returned.is_ok() => Ok(returned),

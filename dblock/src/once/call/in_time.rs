@@ -8,8 +8,8 @@ use super::OnceCall;
 use super::beginning::Entered;
 use crate::engine::{Lease, STORE_TIMEOUT};
 use crate::error::{LockError, LostReason, TimeoutCause};
-use crate::once::decide::{Decision, decide};
 use crate::options::Wait;
+use crate::runs::{Decision, decide};
 use crate::store::record::Record;
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -117,7 +117,7 @@ impl OnceCall<'_> {
             self.locks.engine().pause(pause.min(left / 2)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             match self.record_in_time().await {
-                Ok(found) => match decide(found, &self.options, self.fingerprint) {
+                Ok(found) => match decide(found, &self.options.policy, self.fingerprint) {
                     Decision::Replay(record) => return Ok(Entered::Replay(record)),
                     Decision::Refuse(reason) => return Err(self.refused(reason)),
                     Decision::Processing(_) | Decision::Run { .. } => {}

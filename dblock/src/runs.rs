@@ -1,4 +1,4 @@
-//! Decides what a call does about the record that it finds. No I/O.
+//! The rules of `run_once`: what a call does about the record that it finds. No I/O.
 //!
 //! | record | before the lock | under the lock |
 //! |---|---|---|
@@ -14,13 +14,49 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::options::{OnCrash, RunOptions};
 use crate::error::RunError;
 use crate::store::clock::{micros, until};
 use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordVersion};
 
 /// The longest pause between two attempts.
 const LONGEST_BACKOFF: Duration = Duration::from_hours(24);
+
+/// The rule for a run that crashed: its body began and did not return, and nobody knows how far it came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnCrash {
+    /// The body runs again. For work that may be done twice, such as a call that carries an idempotency key
+    /// of its own.
+    Retry,
+    /// The body does not run again. Calls fail with [`RunError::InDoubt`] until
+    /// `LockManager::resolve` says what happened.
+    Stop,
+    /// The body runs again, and that is safe: all its work is in the transaction that it gives to
+    /// `Run::complete_in`, of which a crash leaves nothing. A body that returns
+    /// `Ok` without calling that fails with [`RunError::NotCompleted`].
+    CompleteIn,
+}
+
+/// When the body of a run begins again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Policy {
+    pub(crate) on_crash: OnCrash,
+    /// How often it may begin; `None` for no limit.
+    pub(crate) max_attempts: Option<u32>,
+    /// The pause after the first failure.
+    pub(crate) backoff: Duration,
+}
+
+impl Policy {
+    /// Without a limit of attempts and a pause.
+    pub(crate) fn new(on_crash: OnCrash) -> Self {
+        Self {
+            on_crash,
+            max_attempts: None,
+            backoff: Duration::ZERO,
+        }
+    }
+}
 
 /// The decision about a record.
 #[derive(Debug)]
@@ -38,7 +74,7 @@ pub(crate) enum Decision {
 }
 
 /// Decides without the lock.
-pub(crate) fn decide(found: Option<Record>, options: &RunOptions, fingerprint: Option<Uuid>) -> Decision {
+pub(crate) fn decide(found: Option<Record>, policy: &Policy, fingerprint: Option<Uuid>) -> Decision {
     let Some(record) = found else {
         return Decision::Run {
             expected: None,
@@ -62,12 +98,12 @@ pub(crate) fn decide(found: Option<Record>, options: &RunOptions, fingerprint: O
             let retry_after = until(
                 record
                     .finished_at
-                    .saturating_add(backoff(options.backoff, record.attempts)),
+                    .saturating_add(backoff(policy.backoff, record.attempts)),
                 record.now,
             );
             // A statement may read its clock before the row.
-            let pauses = !options.backoff.is_zero() && !retry_after.is_zero();
-            match again(&record, options) {
+            let pauses = !policy.backoff.is_zero() && !retry_after.is_zero();
+            match again(&record, policy) {
                 Decision::Run { .. } if pauses => Decision::Refuse(RunError::NotYet { retry_after }),
                 decision => decision,
             }
@@ -76,20 +112,16 @@ pub(crate) fn decide(found: Option<Record>, options: &RunOptions, fingerprint: O
 }
 
 /// Decides for who has the lock: then a record that is processing is that of a crash.
-pub(crate) fn decide_inside(
-    found: Option<Record>,
-    options: &RunOptions,
-    fingerprint: Option<Uuid>,
-) -> Decision {
-    match decide(found, options, fingerprint) {
-        Decision::Processing(record) if options.on_crash == OnCrash::Stop => {
+pub(crate) fn decide_inside(found: Option<Record>, policy: &Policy, fingerprint: Option<Uuid>) -> Decision {
+    match decide(found, policy, fingerprint) {
+        Decision::Processing(record) if policy.on_crash == OnCrash::Stop => {
             Decision::Refuse(RunError::InDoubt {
                 attempt: record.attempts,
                 since: until(record.now, record.started_at),
                 holder: record.holder,
             })
         }
-        Decision::Processing(record) => again(&record, options),
+        Decision::Processing(record) => again(&record, policy),
         decision => decision,
     }
 }
@@ -101,8 +133,8 @@ pub(crate) fn is_later(found: &Record, fence_token: i64) -> bool {
 }
 
 /// The next attempt, if there may be one.
-fn again(record: &Record, options: &RunOptions) -> Decision {
-    if options.max_attempts.is_some_and(|most| record.attempts >= most) {
+fn again(record: &Record, policy: &Policy) -> Decision {
+    if policy.max_attempts.is_some_and(|most| record.attempts >= most) {
         return Decision::Refuse(RunError::GaveUp {
             attempts: record.attempts,
         });
@@ -199,10 +231,6 @@ mod tests {
         }
     }
 
-    fn options(on_crash: OnCrash) -> RunOptions {
-        RunOptions::new(SECOND, on_crash)
-    }
-
     /// The attempt that runs.
     fn attempt(decision: &Decision) -> Option<u32> {
         match decision {
@@ -220,30 +248,33 @@ mod tests {
 
     #[test]
     fn what_is_absent_or_forgotten_runs_as_the_first_attempt() {
-        let options = options(OnCrash::Stop).max_attempts(1);
-        assert_eq!(attempt(&decide(None, &options, None)), Some(1));
+        let once = Policy {
+            max_attempts: Some(1),
+            ..Policy::new(OnCrash::Stop)
+        };
+        assert_eq!(attempt(&decide(None, &once, None)), Some(1));
         for state in [RecordState::Succeeded, RecordState::Failed] {
             let old = Record {
                 keep_until: NOW,
                 ..record(state)
             };
             let other = Some(Uuid::max());
-            assert_eq!(attempt(&decide(Some(old), &options, other)), Some(1));
+            assert_eq!(attempt(&decide(Some(old), &once, other)), Some(1));
         }
     }
 
     #[test]
     fn another_fingerprint_is_refused_in_every_state() {
-        let options = options(OnCrash::Retry);
+        let policy = Policy::new(OnCrash::Retry);
         for state in [
             RecordState::Processing,
             RecordState::Succeeded,
             RecordState::Failed,
         ] {
-            let error = refused(decide(Some(record(state)), &options, Some(Uuid::max())));
+            let error = refused(decide(Some(record(state)), &policy, Some(Uuid::max())));
             assert!(matches!(error, RunError::KeyReused));
             for same in [None, Some(Uuid::nil())] {
-                let decision = decide(Some(record(state)), &options, same);
+                let decision = decide(Some(record(state)), &policy, same);
                 assert!(!matches!(decision, Decision::Refuse(_)), "{decision:?}");
             }
         }
@@ -251,21 +282,27 @@ mod tests {
 
     #[test]
     fn what_failed_runs_again_after_its_backoff_until_its_attempts_are_used_up() {
-        let options = options(OnCrash::Stop);
+        let policy = Policy::new(OnCrash::Stop);
         let failed = || Some(record(RecordState::Failed));
-        assert_eq!(attempt(&decide(failed(), &options, None)), Some(3));
+        assert_eq!(attempt(&decide(failed(), &policy, None)), Some(3));
         let just_now = Record {
             finished_at: NOW + 77,
             ..record(RecordState::Failed)
         };
-        assert_eq!(attempt(&decide(Some(just_now), &options, None)), Some(3));
-        let later = options.clone().backoff(SECOND);
+        assert_eq!(attempt(&decide(Some(just_now), &policy, None)), Some(3));
+        let later = Policy {
+            backoff: SECOND,
+            ..policy
+        };
         let error = refused(decide(failed(), &later, None));
         assert!(
             matches!(error, RunError::NotYet { retry_after } if retry_after == SECOND),
             "doubled: {error:?}"
         );
-        let never = later.max_attempts(2);
+        let never = Policy {
+            max_attempts: Some(2),
+            ..later
+        };
         let error = refused(decide(failed(), &never, None));
         assert!(matches!(error, RunError::GaveUp { attempts: 2 }), "{error:?}");
         assert_eq!(backoff(SECOND, 1), 1_000_000);
@@ -276,7 +313,7 @@ mod tests {
     #[test]
     fn who_has_the_lock_finds_a_crash() {
         let crashed = || Some(record(RecordState::Processing));
-        let stop = options(OnCrash::Stop);
+        let stop = Policy::new(OnCrash::Stop);
         assert!(matches!(decide(crashed(), &stop, None), Decision::Processing(_)));
         let error = refused(decide_inside(crashed(), &stop, None));
         assert!(
@@ -284,9 +321,13 @@ mod tests {
             "{error:?}"
         );
         for on_crash in [OnCrash::Retry, OnCrash::CompleteIn] {
-            let again = options(on_crash);
+            let again = Policy::new(on_crash);
             assert_eq!(attempt(&decide_inside(crashed(), &again, None)), Some(3));
-            let error = refused(decide_inside(crashed(), &again.max_attempts(2), None));
+            let twice = Policy {
+                max_attempts: Some(2),
+                ..again
+            };
+            let error = refused(decide_inside(crashed(), &twice, None));
             assert!(matches!(error, RunError::GaveUp { .. }));
         }
         let done = Some(record(RecordState::Succeeded));
