@@ -101,8 +101,8 @@ macro_rules! forward_to_inner {
             self.inner.part_of(key)
         }
 
-        fn fence_source(&self, part: usize) -> Option<$crate::dblock::store::FenceSource> {
-            self.inner.fence_source(part)
+        fn transaction_source(&self, part: usize) -> Option<::std::sync::Arc<dyn ::std::any::Any + Send + Sync>> {
+            self.inner.transaction_source(part)
         }
     };
 }

@@ -191,7 +191,7 @@ pub async fn capabilities_are_constant(fixture: &impl Fixture) {
     assert!(capabilities.concurrency >= 1);
     let parts = 0..capabilities.parts;
     assert!(!parts.is_empty());
-    let verifies = |part| store.fence_source(part).is_some();
+    let verifies = |part| store.transaction_source(part).is_some();
     assert_eq!(capabilities.verify_in, parts.clone().all(verifies));
     for name in ["a", "b", "c", "d"] {
         assert!(parts.contains(&store.part_of(&Asker::new(name).key)));

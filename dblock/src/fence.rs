@@ -26,9 +26,8 @@ pub(crate) use self::which_transaction::is_kept_by;
 use self::which_transaction::{committed_row, same_transaction};
 use crate::engine::{EngineHandle, Lease, STORE_TIMEOUT};
 use crate::error::{LockError, LostReason};
-pub use crate::store::Database;
 use crate::store::fence::FenceCheck;
-pub use crate::store::fence::{DriverError, FenceConnection, FenceStatement};
+pub use crate::store::fence::{Database, DriverError, FenceConnection, FenceStatement};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Runs the check for leases of one engine.

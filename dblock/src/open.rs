@@ -24,7 +24,7 @@ pub mod sqlite {
     use sqlx::sqlite::SqliteConnectOptions;
     use uuid::Uuid;
 
-    use crate::store::fence::FenceCheck;
+    use crate::store::fence::{FenceCheck, FenceSource};
     use crate::store::sqlite::SqliteStore;
     use crate::store::table::TableName;
     use crate::store::{Store, StoreError};
@@ -51,9 +51,7 @@ pub mod sqlite {
         lease_id: Uuid,
         fence_token: i64,
     ) -> Result<Option<Duration>, StoreError> {
-        let source = store
-            .fence_source(0)
-            .expect("the SQLite store checks fence tokens");
+        let source = FenceSource::of(store, 0).expect("the SQLite store checks fence tokens");
         let check = FenceCheck {
             source: &source,
             key,

@@ -31,7 +31,7 @@ use crate::key::Key;
 use crate::meter::{AcquireOutcome, Site};
 use crate::options::Wait;
 #[cfg(feature = "sql")]
-use crate::store::FenceSource;
+use crate::store::fence::FenceSource;
 
 /// Time limit of the store for a caller that does not wait for the lock.
 pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -85,7 +85,7 @@ impl EngineHandle {
         let part = self.shared.store.part_of(key);
         let source = self.shared.fence_sources.get(part)?;
         source
-            .get_or_init(|| self.shared.store.fence_source(part))
+            .get_or_init(|| FenceSource::of(&*self.shared.store, part))
             .as_ref()
     }
 

@@ -5,8 +5,10 @@
 
 mod steps;
 
+#[cfg(feature = "sql")]
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use self::steps::Out;
@@ -25,7 +27,9 @@ use crate::health::HealthBoard;
 use crate::meter::Meter;
 #[cfg(any(feature = "sql", feature = "run_once"))]
 use crate::store::LockRow;
-use crate::store::{FenceSource, Store};
+use crate::store::Store;
+#[cfg(feature = "sql")]
+use crate::store::fence::FenceSource;
 #[cfg(feature = "run_once")]
 use crate::store::{Record, kept};
 
@@ -36,10 +40,7 @@ pub(crate) struct Shared {
     pub(super) store: Arc<dyn Store>,
     /// By part of the store, each from when it is first asked for: by then a lease exists, and the store has been
     /// connected.
-    #[cfg_attr(
-        not(feature = "sql"),
-        allow(dead_code, reason = "a fence check needs a database")
-    )]
+    #[cfg(feature = "sql")]
     pub(super) fence_sources: Vec<OnceLock<Option<FenceSource>>>,
     pub(super) health: Arc<HealthBoard>,
     pub(super) meter: Meter,
@@ -108,6 +109,7 @@ impl Shared {
         Self {
             id,
             clock: Clock::start(can.callers_runtime),
+            #[cfg(feature = "sql")]
             fence_sources: (0..can.parts).map(|_| OnceLock::new()).collect(),
             health,
             meter: Meter::new(can.name),

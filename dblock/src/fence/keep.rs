@@ -10,8 +10,8 @@ use crate::error::{LockError, LostReason};
 use crate::options::LockOptions;
 #[cfg(feature = "run_once")]
 use crate::store::fence::Completion;
-use crate::store::fence::{FenceConnection, FenceStatement, ReadsRelease};
-use crate::store::{Database, StoreError, StoreErrorKind};
+use crate::store::fence::{Database, FenceConnection, FenceStatement, ReadsRelease};
+use crate::store::{StoreError, StoreErrorKind};
 
 /// Refuses options that make no sense for a lock that ends with a transaction.
 pub(crate) fn check_options(options: &LockOptions) -> Result<(), LockError> {

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 #[cfg(feature = "run_once")]
-use crate::store::FenceSource;
-#[cfg(feature = "run_once")]
 use crate::store::fence::Completion;
-use crate::store::fence::{DriverError, FenceCheck, FenceConnection, ReadsRelease, driver_error};
-use crate::store::{self, Database, StoreError, StoreErrorKind};
+#[cfg(feature = "run_once")]
+use crate::store::fence::FenceSource;
+use crate::store::fence::{Database, DriverError, FenceCheck, FenceConnection, ReadsRelease, driver_error};
+use crate::store::{self, StoreError, StoreErrorKind};
 
 /// Calls a function that each database has, in the store of this one.
 macro_rules! on {

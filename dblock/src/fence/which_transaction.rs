@@ -9,8 +9,8 @@ use super::{check_of, failed};
 use crate::engine::{EngineHandle, Lease, STORE_TIMEOUT};
 use crate::error::LockError;
 use crate::key::Key;
-use crate::store::fence::{FenceCheck, FenceConnection, ReadsRelease};
-use crate::store::{Database, LockRow, StoreError, StoreErrorKind};
+use crate::store::fence::{Database, FenceCheck, FenceConnection, ReadsRelease};
+use crate::store::{LockRow, StoreError, StoreErrorKind};
 
 /// A lock that ends with a transaction cannot be checked in another one: that would wait for the first.
 pub(super) async fn same_transaction(

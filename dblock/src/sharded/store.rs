@@ -1,5 +1,6 @@
 //! The contract of a store, over shards.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +10,8 @@ use super::place::Place;
 use super::{Answer, Shard, ShardedStore, listen, rows};
 use crate::key::Key;
 use crate::store::{
-    Capabilities, FenceSource, Finding, InspectFilter, LockRow, Purged, Request, Store, StoreError,
-    StoreErrorKind, StoreFuture, WakeUp,
+    Capabilities, Finding, InspectFilter, LockRow, Purged, Request, Store, StoreError, StoreErrorKind,
+    StoreFuture, WakeUp,
 };
 
 impl Store for ShardedStore {
@@ -19,7 +20,7 @@ impl Store for ShardedStore {
         let each = || self.shards.iter().map(|shard| shard.store.capabilities());
         Capabilities {
             callers_runtime: each().any(|can| can.callers_runtime),
-            verify_in: (0..self.places.parts()).all(|part| self.fence_source(part).is_some()),
+            verify_in: (0..self.places.parts()).all(|part| self.transaction_source(part).is_some()),
             concurrency: each().map(|can| can.concurrency).min().unwrap_or(1),
             parts: self.places.parts(),
             wake_ups: each().all(|can| can.wake_ups),
@@ -147,8 +148,8 @@ impl Store for ShardedStore {
         self.places.part(self.places.of(key))
     }
 
-    fn fence_source(&self, part: usize) -> Option<FenceSource> {
+    fn transaction_source(&self, part: usize) -> Option<Arc<dyn Any + Send + Sync>> {
         // Keys that move have the parts behind those of the shards.
-        self.shards.get(part)?.store.fence_source(0)
+        self.shards.get(part)?.store.transaction_source(0)
     }
 }

@@ -6,7 +6,8 @@ mod error;
 mod over_sqlx;
 mod statement;
 
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -16,7 +17,7 @@ pub(crate) use self::over_sqlx::driver_error;
 pub use self::statement::FenceStatement;
 #[cfg(feature = "postgres")]
 pub(crate) use self::statement::literal;
-use super::{Database, FenceSource, StoreError, StoreErrorKind, StoreFuture};
+use super::{Store, StoreError, StoreErrorKind, StoreFuture};
 use crate::key::Key;
 
 /// A transaction of the user's, over any driver, in which a lock can be checked or end.
@@ -103,6 +104,40 @@ pub trait FenceConnection: Send {
     /// # Errors
     /// As [`query`](Self::query).
     fn execute<'a>(&'a mut self, statement: &'a FenceStatement) -> StoreFuture<'a, Result<u64, DriverError>>;
+}
+
+/// A SQL database.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Database {
+    /// PostgreSQL.
+    Postgres,
+    /// MySQL or MariaDB.
+    MySql,
+    /// SQLite.
+    Sqlite,
+}
+
+/// The database and the tables that a statement in a user's transaction concerns.
+#[derive(Debug, Clone)]
+pub(crate) struct FenceSource {
+    pub(crate) database: Database,
+    pub(crate) table: Arc<str>,
+    /// The quoted table of records.
+    #[cfg_attr(not(feature = "run_once"), allow(dead_code))]
+    pub(crate) record_table: Arc<str>,
+    /// How long the server lets the transaction idle after the check.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    pub(crate) idle_limit: Option<Duration>,
+    /// A pooler lends the store's sessions for a transaction at a time. Known from the first connection on.
+    pub(crate) pooled: Arc<AtomicBool>,
+}
+
+impl FenceSource {
+    /// That of a part of `store`, if it is a database.
+    pub(crate) fn of(store: &dyn Store, part: usize) -> Option<Self> {
+        store.transaction_source(part)?.downcast_ref().cloned()
+    }
 }
 
 /// The lease that a fence check looks for.

@@ -54,11 +54,11 @@ pub mod rules;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
+use std::any::Any;
 use std::fmt::Debug;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 pub use answer::{Outcome, Purged, WakeUp};
@@ -257,9 +257,10 @@ pub trait Store: Debug + Send + Sync + 'static {
         0
     }
 
-    /// For the fence check in a user's transaction: the kind of database and the table of a part. Asked when a lease
-    /// exists there.
-    fn fence_source(&self, part: usize) -> Option<FenceSource> {
+    /// For stores of dblock itself: what a statement in a user's transaction needs to know of a part, which only
+    /// dblock can read. A store around another one passes its answer on. Asked when a lease exists there.
+    #[doc(hidden)]
+    fn transaction_source(&self, part: usize) -> Option<Arc<dyn Any + Send + Sync>> {
         let _ = part;
         None
     }
@@ -339,34 +340,4 @@ impl Capabilities {
             queues: true,
         }
     }
-}
-
-/// The database and table that a fence check reads.
-#[derive(Debug, Clone)]
-pub struct FenceSource {
-    #[cfg_attr(not(feature = "sql"), allow(dead_code))]
-    pub(crate) database: Database,
-    #[cfg_attr(not(feature = "sql"), allow(dead_code))]
-    pub(crate) table: Arc<str>,
-    /// The quoted table of records.
-    #[cfg_attr(not(all(feature = "sql", feature = "run_once")), allow(dead_code))]
-    pub(crate) record_table: Arc<str>,
-    /// How long the server lets the transaction idle after the check.
-    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
-    pub(crate) idle_limit: Option<Duration>,
-    /// A pooler lends the store's sessions for a transaction at a time. Known from the first connection on.
-    #[cfg_attr(not(feature = "sql"), allow(dead_code))]
-    pub(crate) pooled: Arc<AtomicBool>,
-}
-
-/// A SQL database.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Database {
-    /// PostgreSQL.
-    Postgres,
-    /// MySQL or MariaDB.
-    MySql,
-    /// SQLite.
-    Sqlite,
 }

@@ -17,6 +17,7 @@ mod row;
 mod session;
 mod sql;
 
+use std::any::Any;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -36,11 +37,11 @@ use self::session::Session;
 use super::busy_keys::BusyKeys;
 use super::connect_options::{self, OptionsSource};
 use super::connections::{Connections, MAX_CONNECTIONS};
-use super::fence::FenceCheck;
+use super::fence::{Database, FenceCheck, FenceSource};
 use super::table::TableName;
 use super::{
-    Capabilities, Database, FenceSource, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request,
-    Store, StoreError, StoreFuture,
+    Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
+    StoreFuture,
 };
 use crate::key::Key;
 
@@ -115,7 +116,7 @@ impl MySqlStore {
         lease_id: Uuid,
         fence_token: i64,
     ) -> Result<Option<Duration>, StoreError> {
-        let source = self.fence_source(0).expect("this store checks fence tokens");
+        let source = self.source();
         let check = FenceCheck {
             source: &source,
             key,
@@ -149,6 +150,17 @@ impl MySqlStore {
         match (self.table.schema(), database) {
             (None, Some(database)) => format!("`{}`.{quoted}", database.replace('`', "``")),
             _ => quoted.to_owned(),
+        }
+    }
+
+    /// What a statement in a user's transaction concerns.
+    fn source(&self) -> FenceSource {
+        FenceSource {
+            database: Database::MySql,
+            table: Arc::from(self.qualified_table()),
+            record_table: Arc::from(self.qualified(&self.table.quoted_record('`'))),
+            idle_limit: None,
+            pooled: Arc::default(),
         }
     }
 }
@@ -237,14 +249,8 @@ impl Store for MySqlStore {
         Box::pin(async move { self.connections.close() })
     }
 
-    fn fence_source(&self, _: usize) -> Option<FenceSource> {
-        Some(FenceSource {
-            database: Database::MySql,
-            table: Arc::from(self.qualified_table()),
-            record_table: Arc::from(self.qualified(&self.table.quoted_record('`'))),
-            idle_limit: None,
-            pooled: Arc::default(),
-        })
+    fn transaction_source(&self, _: usize) -> Option<Arc<dyn Any + Send + Sync>> {
+        Some(Arc::new(self.source()))
     }
 
     fn records(&self) -> Option<&dyn Records> {

@@ -8,11 +8,9 @@ use super::error::Rights;
 use super::session::Session;
 use super::{MySqlStore, error, migrate, row, sql};
 use crate::key::Key;
-#[cfg(feature = "run_once")]
-use crate::store::FenceSource;
 use crate::store::clock::micros;
 #[cfg(feature = "run_once")]
-use crate::store::fence::{Completion, FenceConnection, writes};
+use crate::store::fence::{Completion, FenceConnection, FenceSource, writes};
 use crate::store::record::{
     Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
 };

@@ -21,6 +21,7 @@ mod sql;
 mod statement;
 mod warnings;
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -39,11 +40,11 @@ use self::session::{Opener, Session};
 use super::busy_keys::BusyKeys;
 use super::connect_options::{self, OptionsSource};
 use super::connections::{Connections, MAX_CONNECTIONS};
-use super::fence::FenceCheck;
+use super::fence::{Database, FenceCheck, FenceSource};
 use super::table::TableName;
 use super::{
-    Capabilities, Database, FenceSource, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request,
-    Store, StoreError, StoreFuture, WakeUp,
+    Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
+    StoreFuture, WakeUp,
 };
 use crate::key::Key;
 
@@ -131,7 +132,7 @@ impl PostgresStore {
         lease_id: Uuid,
         fence_token: i64,
     ) -> Result<Option<Duration>, StoreError> {
-        let source = self.fence_source(0).expect("this store checks fence tokens");
+        let source = self.source();
         let check = FenceCheck {
             source: &source,
             key,
@@ -140,6 +141,17 @@ impl PostgresStore {
         };
         let left = verify(connection, &[check]).await?;
         Ok(left.into_iter().next().flatten())
+    }
+
+    /// What a statement in a user's transaction concerns.
+    fn source(&self) -> FenceSource {
+        FenceSource {
+            database: Database::Postgres,
+            table: self.table.quoted('"').into(),
+            record_table: self.table.quoted_record('"').into(),
+            idle_limit: self.idle_limit,
+            pooled: Arc::clone(&self.pooled),
+        }
     }
 }
 
@@ -231,14 +243,8 @@ impl Store for PostgresStore {
         Box::pin(std::future::ready(()))
     }
 
-    fn fence_source(&self, _: usize) -> Option<FenceSource> {
-        Some(FenceSource {
-            database: Database::Postgres,
-            table: self.table.quoted('"').into(),
-            record_table: self.table.quoted_record('"').into(),
-            idle_limit: self.idle_limit,
-            pooled: Arc::clone(&self.pooled),
-        })
+    fn transaction_source(&self, _: usize) -> Option<Arc<dyn Any + Send + Sync>> {
+        Some(Arc::new(self.source()))
     }
 
     fn records(&self) -> Option<&dyn Records> {

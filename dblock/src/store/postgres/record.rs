@@ -13,11 +13,9 @@ use super::sql;
 use super::statement::Statement;
 use super::{PostgresStore, error, migrate, purge};
 use crate::key::Key;
-#[cfg(feature = "run_once")]
-use crate::store::FenceSource;
 use crate::store::clock::micros;
 #[cfg(feature = "run_once")]
-use crate::store::fence::{Completion, FenceConnection, writes};
+use crate::store::fence::{Completion, FenceConnection, FenceSource, writes};
 use crate::store::record::{
     Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records,
 };

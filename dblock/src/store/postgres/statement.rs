@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::session::{self, Session};
 use super::warnings;
-use crate::store::Database;
+use crate::store::fence::Database;
 use crate::store::fence::literal;
 
 /// A statement whose parameters are being bound.

@@ -14,6 +14,7 @@ mod row;
 mod session;
 mod sql;
 
+use std::any::Any;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,10 +29,11 @@ pub(crate) use self::record::complete_in;
 use self::sql::Statements;
 use super::busy_keys::BusyKeys;
 use super::connections::Connections;
+use super::fence::{Database, FenceSource};
 use super::table::TableName;
 use super::{
-    Capabilities, Database, FenceSource, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request,
-    Store, StoreError, StoreFuture,
+    Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
+    StoreFuture,
 };
 use crate::key::Key;
 
@@ -82,6 +84,17 @@ impl SqliteStore {
     /// Classifies an error of a statement on the lock table.
     fn failed(&self, error: sqlx::Error) -> StoreError {
         error::of_statement(error, &self.table)
+    }
+
+    /// What a statement in a user's transaction concerns.
+    fn source(&self) -> FenceSource {
+        FenceSource {
+            database: Database::Sqlite,
+            table: self.table.quoted('"').into(),
+            record_table: self.table.quoted_record('"').into(),
+            idle_limit: None,
+            pooled: Arc::default(),
+        }
     }
 }
 
@@ -144,14 +157,8 @@ impl Store for SqliteStore {
         Box::pin(async { self.connections.close() })
     }
 
-    fn fence_source(&self, _: usize) -> Option<FenceSource> {
-        Some(FenceSource {
-            database: Database::Sqlite,
-            table: self.table.quoted('"').into(),
-            record_table: self.table.quoted_record('"').into(),
-            idle_limit: None,
-            pooled: Arc::default(),
-        })
+    fn transaction_source(&self, _: usize) -> Option<Arc<dyn Any + Send + Sync>> {
+        Some(Arc::new(self.source()))
     }
 
     fn records(&self) -> Option<&dyn Records> {

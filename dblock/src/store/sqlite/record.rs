@@ -10,11 +10,9 @@ use super::{Query, SqliteStore, query, statement};
 #[cfg(feature = "run_once")]
 use super::{error, sql};
 use crate::key::Key;
-#[cfg(feature = "run_once")]
-use crate::store::FenceSource;
 use crate::store::clock::micros;
 #[cfg(feature = "run_once")]
-use crate::store::fence::{Completion, FenceConnection, writes};
+use crate::store::fence::{Completion, FenceConnection, FenceSource, writes};
 use crate::store::record::{
     Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records,
 };
