@@ -1,12 +1,12 @@
 //! `cargo run --example guard`: a lock taken by hand, for code that the attribute does not fit.
 //!
 //! A guard is released by `release`, which waits and says how it went, or when it is dropped, which does
-//! neither. Prefer the attribute or `LockManager::with`: they also stop the work when the lock is lost.
+//! neither. Prefer the attribute or `locks.lock(key).run(body)`: they also stop the work when the lock is lost.
 
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use dblock::{LockManager, LockOptions};
+use dblock::LockManager;
 use sqlx::SqlitePool;
 use sqlx::sqlite::SqliteConnectOptions;
 
@@ -22,14 +22,16 @@ async fn main() -> anyhow::Result<()> {
     // One manager a process. It uses the pool's options, not its connections.
     let locks = LockManager::builder(&pool).auto_migrate(true).build().await?;
 
-    let options = LockOptions::new()
+    let guard = locks
+        .lock("report:2026-11")
         .ttl(Duration::from_secs(5))
-        .wait(Duration::from_secs(2));
-    let guard = locks.acquire("report:2026-11", options).await?;
+        .wait(Duration::from_secs(2))
+        .acquire()
+        .await?;
     println!("holding {} with fence token {}", guard.key(), guard.fence_token());
 
     // A guard is no part of the call chain: whoever else asks, even here, is told that it is busy.
-    let second = locks.try_acquire("report:2026-11", LockOptions::new()).await?;
+    let second = locks.lock("report:2026-11").try_acquire().await?;
     ensure!(second.is_none(), "two guards for one key");
     println!("nobody else gets it: try_acquire returned None");
 
@@ -53,7 +55,8 @@ async fn main() -> anyhow::Result<()> {
     guard.release().await?;
 
     let next = locks
-        .try_acquire("report:2026-11", LockOptions::new())
+        .lock("report:2026-11")
+        .try_acquire()
         .await?
         .context("the lock is not free after its release")?;
     println!("free again; the next token is larger: {}", next.fence_token());

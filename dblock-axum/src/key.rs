@@ -56,8 +56,8 @@ fn parse(text: &str) -> Option<String> {
 }
 
 /// The key of the record of a request, without the manager's namespace: for
-/// [`LockManager::record`](dblock::LockManager::record), [`resolve`](dblock::LockManager::resolve) and
-/// [`forget`](dblock::LockManager::forget). `path` is the whole path, without the query. `caller` is what
+/// [`Admin::record`](dblock::Admin::record), [`resolve`](dblock::Admin::resolve) and
+/// [`forget`](dblock::Admin::forget). `path` is the whole path, without the query. `caller` is what
 /// [`Scope::caller`](crate::Scope::caller) gives for the request, and `None` for
 /// [`Scope::everyone`](crate::Scope::everyone). `key` is the client's key without quotes.
 ///

@@ -165,12 +165,12 @@ impl From<&RunError> for Problem {
 ///
 /// async fn settle(locks: &LockManager) -> Result<&'static str, LockProblem> {
 ///     let body = async { /* the work */ Ok("settled") };
-///     locks.with_result("order:42", LockOptions::new(), body).await
+///     locks.lock("order:42").run(body).await?
 /// }
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// let locks = LockManager::connect("memory:").await?;
-/// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+/// let guard = locks.lock("order:42").acquire().await?;
 /// let answer = settle(&locks).await.into_response();
 /// assert_eq!(answer.status(), StatusCode::CONFLICT);
 /// assert_eq!(answer.headers()["retry-after"], "1");
@@ -252,7 +252,7 @@ mod tests {
 
     async fn fails(locks: &LockManager, options: RunOptions) -> LockError {
         let run = locks.run_once("k", options, async |_| {
-            Err::<(), _>(locks.acquire("", LockOptions::new()).await.unwrap_err())
+            Err::<(), _>(locks.lock("").acquire().await.unwrap_err())
         });
         run.await.unwrap_err()
     }
@@ -260,17 +260,17 @@ mod tests {
     #[tokio::test]
     async fn what_is_busy_may_be_tried_again() {
         let locks = manager().await;
-        let guard = locks.acquire("k", LockOptions::new()).await.unwrap();
-        let busy = locks.acquire("k", LockOptions::new()).await.unwrap_err();
+        let guard = locks.lock("k").acquire().await.unwrap();
+        let busy = locks.lock("k").acquire().await.unwrap_err();
         assert_eq!(status(&busy), (409, Some(1)));
         let wait = LockOptions::new().wait(Duration::from_millis(1));
-        let timeout = locks.acquire("k", wait).await.unwrap_err();
+        let timeout = locks.lock("k").options(&wait).acquire().await.unwrap_err();
         assert_eq!(status(&timeout), (409, Some(1)));
-        assert!(locks.force_release("k").await.unwrap());
+        assert!(locks.admin().force_release("k").await.unwrap());
         let lost = guard.release().await.unwrap_err();
         assert_eq!(status(&lost), (500, None), "{lost}");
         locks.shutdown(Duration::ZERO).await;
-        let shutdown = locks.acquire("k", LockOptions::new()).await.unwrap_err();
+        let shutdown = locks.lock("k").acquire().await.unwrap_err();
         assert_eq!(status(&shutdown), (503, Some(1)));
     }
 
@@ -286,8 +286,8 @@ mod tests {
         assert_eq!(status(&fails(&locks, later.clone()).await), (503, Some(2)));
         assert_eq!(status(&fails(&locks, later.max_attempts(1)).await), (423, None));
 
-        let seen = async || locks.record::<u32>("k").await.unwrap().unwrap().record;
-        locks.forget(&seen().await).await.unwrap();
+        let seen = async || locks.admin().record::<u32>("k").await.unwrap().unwrap().record;
+        locks.admin().forget(&seen().await).await.unwrap();
         let large = options().max_result(1);
         let run = async |options| {
             locks
@@ -297,7 +297,7 @@ mod tests {
         run(large.clone()).await.unwrap();
         assert_eq!(status(&run(large).await.unwrap_err()), (410, None));
 
-        locks.forget(&seen().await).await.unwrap();
+        locks.admin().forget(&seen().await).await.unwrap();
         run(options().fingerprint("a")).await.unwrap();
         let reused = run(options().fingerprint("b")).await.unwrap_err();
         assert_eq!(status(&reused), (422, None));
@@ -309,7 +309,7 @@ mod tests {
             .await
             .unwrap_err();
         assert_eq!(status(&down), (503, Some(1)), "{down}");
-        let mistake = manager().await.acquire("", LockOptions::new()).await.unwrap_err();
+        let mistake = manager().await.lock("").acquire().await.unwrap_err();
         assert_eq!(status(&mistake), (500, None));
         let answer = LockProblem(mistake).into_response();
         assert_eq!(answer.headers()[header::CONTENT_TYPE], "application/problem+json");

@@ -166,13 +166,7 @@ impl From<LockError> for Failure {
             },
             _ => Code::Internal,
         };
-        let message = match &error {
-            LockError::Store { source, .. } | LockError::Unconfirmed { source, .. } => {
-                format!("{error}: {source}")
-            }
-            _ => error.to_string(),
-        };
-        Self::new(code, of_this_program(&message))
+        Self::new(code, of_this_program(&error.to_string()))
     }
 }
 

@@ -9,19 +9,22 @@ const WORDS: [(&str, &str); 18] = [
         "install this program again: cargo install --path dblock-cli --features tls-rustls",
     ),
     (
-        "build the manager with `auto_migrate(true)`, call `LockManager::migrate` on one from `LockManagerBuilder::start`, or \
+        "build the manager with `auto_migrate(true)`, call `locks.admin().migrate()` on one from `LockManagerBuilder::build_lazy`, or \
          run",
         "run `dblock migrate`, or",
     ),
     (
-        "call `LockManager::migrate`, build the manager with `auto_migrate(true)`, or run",
+        "call `locks.admin().migrate()`, build the manager with `auto_migrate(true)`, or run",
         "run `dblock migrate`, or",
     ),
-    ("call `LockManager::migrate`", "run `dblock migrate`"),
-    ("`dblock migrate`, or `LockManager::migrate`", "`dblock migrate`"),
-    ("`LockManager::migrate`", "`dblock migrate`"),
+    ("call `locks.admin().migrate()`", "run `dblock migrate`"),
     (
-        "call `LockManager::resolve`",
+        "`dblock migrate`, or `locks.admin().migrate()`",
+        "`dblock migrate`",
+    ),
+    ("`locks.admin().migrate()`", "`dblock migrate`"),
+    (
+        "call `Admin::resolve`",
         "run `dblock records resolve`, with --run-again or --succeeded",
     ),
     (
@@ -58,7 +61,7 @@ const WORDS: [(&str, &str); 18] = [
     ),
     ("or see `LockManager::health`", "or see `dblock doctor`"),
     (
-        "see `LockManager::record` before you call it again",
+        "see `Admin::record` before you call it again",
         "see `dblock records show` before you run it again",
     ),
 ];
@@ -107,7 +110,7 @@ mod tests {
             ("oracle://db", "or memory"),
             ("sqlite::memory:", "memory:"),
         ] {
-            let error = LockManager::builder_for_url(url).map(dblock::LockManagerBuilder::start);
+            let error = LockManager::builder_for_url(url).map(dblock::LockManagerBuilder::build_lazy);
             let error = error.and_then(|started| started).unwrap_err().to_string();
             assert!(error.contains(lacks), "the library says it: {error}");
             let told = of_this_program(&error);

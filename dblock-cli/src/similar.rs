@@ -30,7 +30,7 @@ pub(crate) async fn hint(
         return Ok(twice);
     }
     let filter = InspectFilter::new().include_free().urgent_first().limit(ROWS);
-    let rows = locks.inspect(filter).await?;
+    let rows = locks.admin().list(filter).await?;
     let keys = rows.iter().map(|row| row.key.as_str());
     Ok(closest(key, keys).map_or_else(String::new, |meant| format!("; did you mean {meant:?}?")))
 }

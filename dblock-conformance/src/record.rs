@@ -474,7 +474,7 @@ pub async fn missing_records_name_the_remedy(fixture: &impl Fixture) {
     let key = key("a");
     let error = records.read(&key).await.expect_err("there is no table");
     assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}");
-    assert!(error.to_string().contains("LockManager::migrate"), "{error}");
+    assert!(error.to_string().contains("locks.admin().migrate()"), "{error}");
     let begin = RecordWrite::new(key, RecordChange::Insert(entry(RecordState::Processing, 1, 1)));
     let error = records.write(&begin).await.expect_err("there is no table");
     assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}");

@@ -8,7 +8,7 @@
 //!
 //! # type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 //! async fn pay(locks: &LockManager, connection: &mut AsyncPgConnection) -> Result<()> {
-//!     let guard = locks.acquire("order:42", LockOptions::new()).await?;
+//!     let guard = locks.lock("order:42").acquire().await?;
 //!     // The commit frees the lock, together with the work.
 //!     connection.transaction(async |tx| {
 //!         guard.release_in(&mut dblock_diesel_async::fence(tx)).await?;

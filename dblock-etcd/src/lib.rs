@@ -49,7 +49,7 @@ pub use etcd_client;
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = EtcdStore::new(["http://etcd-1:2379", "http://etcd-2:2379", "http://etcd-3:2379"]);
 /// let locks = LockManager::builder(store).build().await?;
-/// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+/// let guard = locks.lock("order:42").acquire().await?;
 /// guard.release().await?;
 /// # Ok(())
 /// # }

@@ -21,7 +21,7 @@ pub(crate) async fn inspect(
     names: &Keys,
     filter: &InspectFilter,
 ) -> Result<Vec<LockRow>, StoreError> {
-    let prefix = filter.key_prefix();
+    let prefix = filter.get_prefix();
     // All is read as of one revision: a lock that is passed on has its row in the other slot then.
     let mut revision = 0;
     let wanted: HashMap<Vec<u8>, i64> = range(client, &names.all_wanted(), prefix, &mut revision)

@@ -70,11 +70,11 @@ async fn leader(cluster: &Ensemble) -> usize {
 async fn assert_goes_on(servers: &[Server], guard: dblock::LockGuard) {
     let other = manager(servers).await;
     assert!(!guard.is_lost(), "{guard:?}");
-    let refused = other.try_acquire(guard.key(), LockOptions::new().ttl(TTL)).await;
+    let refused = other.lock(guard.key()).ttl(TTL).try_acquire().await;
     assert!(refused.unwrap().is_none(), "somebody else has entered");
     let (key, token) = (guard.key().to_owned(), guard.fence_token());
     guard.release().await.unwrap();
-    let next = other.acquire(&key, options()).await.unwrap();
+    let next = other.lock(&key).options(&options()).acquire().await.unwrap();
     assert!(next.fence_token() > token);
     next.release().await.unwrap();
 }
@@ -85,7 +85,7 @@ async fn a_lease_outlives_the_leader_that_is_killed() {
         return;
     };
     let locks = manager(&ensemble.servers).await;
-    let guard = locks.acquire("k", options()).await.unwrap();
+    let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
     let leads = leader(&ensemble).await;
     ensemble.servers[leads].kill();
     // Renewed more than once by another leader.
@@ -101,7 +101,7 @@ async fn fence_tokens_grow_whatever_a_leader_that_was_stopped_and_woken_does() {
     let mut last = 0;
     for round in 0..2 {
         let locks = if round % 2 == 0 { &one } else { &other };
-        let guard = locks.acquire("k", options()).await.unwrap();
+        let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
         assert!(guard.fence_token() > last);
         last = guard.fence_token();
         let leads = leader(&ensemble).await;
@@ -127,7 +127,7 @@ async fn without_a_quorum_nothing_is_granted_and_a_holder_is_stopped_in_time() {
         return;
     };
     let (locks, other) = (manager(&ensemble.servers).await, manager(&ensemble.servers).await);
-    let guard = locks.acquire("held", options()).await.unwrap();
+    let guard = locks.lock("held").options(&options()).acquire().await.unwrap();
     let (token, granted) = (guard.fence_token(), Instant::now());
     ensemble.servers[0].kill();
     ensemble.servers[1].kill();
@@ -138,7 +138,10 @@ async fn without_a_quorum_nothing_is_granted_and_a_holder_is_stopped_in_time() {
     }
     let wait = Duration::from_secs(5);
     let refused = other
-        .acquire("free", LockOptions::new().ttl(TTL).wait(wait))
+        .lock("free")
+        .ttl(TTL)
+        .wait(wait)
+        .acquire()
         .await
         .unwrap_err();
     assert!(
@@ -146,7 +149,7 @@ async fn without_a_quorum_nothing_is_granted_and_a_holder_is_stopped_in_time() {
         "a store that is down is not busy: {refused:?}"
     );
     ensemble.restart_killed().await.unwrap();
-    let next = other.acquire("held", options()).await.unwrap();
+    let next = other.lock("held").options(&options()).acquire().await.unwrap();
     assert!(next.fence_token() > token);
     next.release().await.unwrap();
     drop(guard);
@@ -156,7 +159,7 @@ async fn without_a_quorum_nothing_is_granted_and_a_holder_is_stopped_in_time() {
 async fn a_restart_of_a_single_member_keeps_the_locks() {
     let Some(mut server) = single().await else { return };
     let locks = manager(std::slice::from_ref(&server)).await;
-    let guard = locks.acquire("k", options()).await.unwrap();
+    let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
     server.kill();
     server.restart().await.unwrap();
     assert_goes_on(std::slice::from_ref(&server), guard).await;
@@ -204,9 +207,10 @@ async fn a_waiter_is_woken_by_a_release_and_by_the_end_of_a_lease() {
     // The machine may stand still just then. Without a wake-up each takes 0.9 s.
     while took.iter().all(|took| *took >= Duration::from_millis(800)) {
         assert!(took.len() < 5, "{took:?}");
-        let guard = locks.acquire("k", options()).await.unwrap();
+        let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
         let other = other.clone();
-        let waiter = tokio::spawn(async move { other.acquire("k", options()).await.unwrap() });
+        let waiter =
+            tokio::spawn(async move { other.lock("k").options(&options()).acquire().await.unwrap() });
         sleep(Duration::from_secs(2)).await;
         let since = Instant::now();
         guard.release().await.unwrap();
@@ -217,7 +221,7 @@ async fn a_waiter_is_woken_by_a_release_and_by_the_end_of_a_lease() {
 
     one(&store(servers), acquire("dead")).await.unwrap();
     let since = Instant::now();
-    let guard = locks.acquire("dead", options()).await.unwrap();
+    let guard = locks.lock("dead").options(&options()).acquire().await.unwrap();
     assert!(
         since.elapsed() < TTL + Duration::from_secs(5),
         "{:?}",
@@ -291,14 +295,14 @@ async fn a_transaction_of_the_users_can_check_the_token() {
     for nothing in [0, 1, 1 << 30] {
         assert!(!writes(nothing).await, "nobody has ever held it");
     }
-    let guard = locks.acquire("k", options()).await.unwrap();
+    let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
     guard.pin().await.unwrap();
     let token = guard.fence_token();
     assert!(writes(token).await);
-    assert!(locks.force_release("k").await.unwrap());
+    assert!(locks.admin().force_release("k").await.unwrap());
     assert!(!writes(token).await, "it is free");
     let other = manager(servers).await;
-    let next = other.acquire("k", options()).await.unwrap();
+    let next = other.lock("k").options(&options()).acquire().await.unwrap();
     assert!(!writes(token).await, "another one holds it");
     assert!(writes(next.fence_token()).await);
     next.release().await.unwrap();
@@ -328,7 +332,7 @@ async fn what_is_no_row_is_left_alone_and_fails_its_own_key_only() {
 async fn what_is_wrong_with_the_cluster_is_said() {
     let Some(server) = single().await else { return };
     let locks = manager(std::slice::from_ref(&server)).await;
-    let findings = locks.diagnose().await.unwrap();
+    let findings = locks.admin().diagnose().await.unwrap();
     let of = |check: &str| findings.iter().find(|finding| finding.check == check).unwrap();
     assert_eq!(of("compaction").severity, Severity::Note, "{findings:?}");
     assert!(of("version").found.starts_with("etcd 3."), "{findings:?}");
@@ -339,7 +343,7 @@ async fn what_is_wrong_with_the_cluster_is_said() {
         .compact(second.header().unwrap().revision(), None)
         .await
         .unwrap();
-    let findings = locks.diagnose().await.unwrap();
+    let findings = locks.admin().diagnose().await.unwrap();
     let compaction = findings
         .iter()
         .find(|finding| finding.check == "compaction")

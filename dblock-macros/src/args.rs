@@ -193,8 +193,8 @@ fn check_keys(pairs: &[Pair], errors: &mut Errors) {
     if let Some(tx) = given("tx") {
         errors.push(syn::Error::new(
             pairs[tx].name.span(),
-            "`tx` takes a single `key`; for several keys write `LockManager::acquire_all` in the function, and end the locks \
-             with the transaction by `MultiLockGuard::release_in`",
+            "`tx` takes a single `key`; for several keys write `locks.lock(keys).acquire()` in the function, and end the locks \
+             with the transaction by `LockGuard::release_in`",
         ));
     }
     if let Some(hold_min) = given("hold_min") {

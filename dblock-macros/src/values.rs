@@ -143,7 +143,7 @@ pub(crate) fn keys(value: &Expr, errors: &mut Errors) -> Vec<Key> {
             value,
             format!(
                 "`keys` is an array, such as {example}. For a single key write `key = …`, for a number of keys that is \
-                 not known before the call use `LockManager::with_all`"
+                 not known before the call use `locks.lock(keys).run(body)`"
             ),
         ));
         return Vec::new();

@@ -59,7 +59,7 @@ const SHORTEST_IDLE: Duration = Duration::from_hours(24);
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let locks = LockManager::builder(RedisStore::new("redis://localhost")?).build().await?;
-/// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+/// let guard = locks.lock("order:42").acquire().await?;
 /// guard.release().await?;
 /// # Ok(())
 /// # }

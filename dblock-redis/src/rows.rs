@@ -22,22 +22,22 @@ const STEP: usize = 500;
 pub(crate) async fn inspect(store: &RedisStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
     let by_key = !filter.is_urgent_first();
     let after = filter
-        .begins_after()
+        .get_after()
         .map(|position| &position.key)
         .filter(|_| by_key);
-    let limit = usize::try_from(filter.max_rows()).unwrap_or(usize::MAX);
+    let limit = usize::try_from(filter.get_limit()).unwrap_or(usize::MAX);
     // A look at one key, which comes before the keys that begin with it, needs no scan.
     if by_key
         && after.is_none()
         && limit == 1
-        && let Ok(key) = Key::new(None, filter.key_prefix())
+        && let Ok(key) = Key::new(None, filter.get_prefix())
     {
         let row = filter.select(read(store, &[key]).await?);
         if !row.is_empty() {
             return Ok(row);
         }
     }
-    let keys = scan(store, filter.key_prefix()).await?;
+    let keys = scan(store, filter.get_prefix()).await?;
     let keys: Vec<Key> = keys.into_iter().filter(|key| Some(key) > after).collect();
     let mut rows = Vec::new();
     for keys in keys.chunks(STEP) {

@@ -200,7 +200,7 @@ async fn a_server_that_dies_takes_its_own_keys_with_it_only() {
     let (mut granted, mut failed) = (0, 0);
     for number in 0..32 {
         let wait = LockOptions::new().wait(Duration::from_millis(200));
-        match locks.acquire(&format!("k{number}"), wait).await {
+        match locks.lock(format!("k{number}")).options(&wait).acquire().await {
             Ok(_) => granted += 1,
             Err(_) => failed += 1,
         }
@@ -210,7 +210,9 @@ async fn a_server_that_dies_takes_its_own_keys_with_it_only() {
     let options = LockOptions::new().wait(Duration::from_secs(30));
     for number in 0..32 {
         let guard = locks
-            .acquire(&format!("k{number}"), options.clone())
+            .lock(format!("k{number}"))
+            .options(&options)
+            .acquire()
             .await
             .unwrap();
         guard.release().await.unwrap();

@@ -78,7 +78,7 @@ async fn a_killed_primary_is_followed_and_replicated_tokens_grow() {
         if round == 5 {
             servers.servers[0].kill();
         }
-        let guard = locks.acquire("k", options()).await.unwrap();
+        let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
         tokens.push(guard.fence_token());
         // Its end may have been lost with the primary.
         let _ = guard.release().await;
@@ -110,10 +110,14 @@ async fn a_primary_that_has_been_demoted_is_left() {
         "{refused}"
     );
     // The Sentinels mend it, or name the other; whichever it is, callers that wait get their lock.
-    let locks = LockManager::builder(self::store(&servers)).start().unwrap();
+    let locks = LockManager::builder(self::store(&servers)).build_lazy().unwrap();
     let granted = timeout(
         Duration::from_mins(1),
-        locks.acquire("k", options().wait(Duration::from_secs(50))),
+        locks
+            .lock("k")
+            .options(&options())
+            .wait(Duration::from_secs(50))
+            .acquire(),
     );
     granted.await.unwrap().unwrap().release().await.unwrap();
 }
@@ -165,16 +169,16 @@ async fn what_too_few_replicas_have_is_not_granted() {
     let busy = one(&waiting, &granted).await.unwrap();
     assert!(matches!(busy, Outcome::Busy(_)), "nothing was written: {busy:?}");
 
-    let locks = LockManager::builder(waiting).start().unwrap();
+    let locks = LockManager::builder(waiting).build_lazy().unwrap();
     let wait = LockOptions::new().wait(Duration::from_millis(600));
-    let refused = locks.acquire("other", wait).await.unwrap_err();
+    let refused = locks.lock("other").options(&wait).acquire().await.unwrap_err();
     assert!(
         matches!(refused, LockError::Store { .. } | LockError::Timeout { .. }),
         "{refused:?}"
     );
 
     servers.servers[1].wake().unwrap();
-    let guard = locks.acquire("other", options()).await.unwrap();
+    let guard = locks.lock("other").options(&options()).acquire().await.unwrap();
     guard.release().await.unwrap();
 }
 
@@ -343,7 +347,13 @@ async fn sentinels_that_hang_cost_no_lease() {
         .await
         .unwrap();
     let ttl = Duration::from_secs(5);
-    let guard = locks.acquire("k", options().ttl(ttl)).await.unwrap();
+    let guard = locks
+        .lock("k")
+        .options(&options())
+        .ttl(ttl)
+        .acquire()
+        .await
+        .unwrap();
     for proxy in &proxies {
         proxy.set(Traffic::BlackHole);
     }

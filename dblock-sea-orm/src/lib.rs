@@ -7,7 +7,7 @@
 //!
 //! # type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 //! async fn pay(locks: &LockManager, db: &DatabaseConnection) -> Result<()> {
-//!     let guard = locks.acquire("order:42", LockOptions::new()).await?;
+//!     let guard = locks.lock("order:42").acquire().await?;
 //!     let tx = db.begin().await?;
 //!     guard.release_in(&mut dblock_sea_orm::fence(&tx)).await?; // on SQLite right before the commit
 //!     tx.execute_unprepared("UPDATE orders SET paid = true WHERE id = 42").await?;

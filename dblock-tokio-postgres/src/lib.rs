@@ -6,7 +6,7 @@
 //!
 //! # type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 //! async fn pay(locks: &LockManager, client: &mut tokio_postgres::Client) -> Result<()> {
-//!     let guard = locks.acquire("order:42", LockOptions::new()).await?;
+//!     let guard = locks.lock("order:42").acquire().await?;
 //!     let tx = client.transaction().await?;
 //!     guard.release_in(&mut dblock_tokio_postgres::fence(&tx)).await?;
 //!     tx.execute("UPDATE orders SET paid = true WHERE id = 42", &[]).await?;
@@ -22,7 +22,7 @@
 //!
 //! # type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 //! async fn settle(locks: &LockManager, pool: &deadpool_postgres::Pool) -> Result<()> {
-//!     let guard = locks.acquire("order:42", LockOptions::new()).await?;
+//!     let guard = locks.lock("order:42").acquire().await?;
 //!     let mut client = pool.get().await?;
 //!     let tx = client.transaction().await?;
 //!     guard.verify_in(&mut dblock_tokio_postgres::fence(&tx)).await?;

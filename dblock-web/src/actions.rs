@@ -84,7 +84,7 @@ pub(crate) async fn confirm(
     request: Parts,
 ) -> Result<Response, Failure> {
     check_access(&page, &request)?;
-    let row = page.locks.get(&key).await?.filter(LockRow::is_held);
+    let row = page.locks.admin().get(&key).await?.filter(LockRow::is_held);
     let (cookie, set) = token::cookie(&request);
     // In the address, because a browser would change the ends of lines in a field.
     let send_to = address(action.word(), &[("key", &key)]);
@@ -119,7 +119,12 @@ pub(crate) async fn revoke(
 ) -> Result<Response, Failure> {
     check(&page, &request, Action::Revoke, &key, &answer)?;
     check_holder(&page, &key, &answer).await?;
-    let was_held = page.locks.revoke(&key).await.map_err(Failure::of_an_action)?;
+    let was_held = page
+        .locks
+        .admin()
+        .revoke(&key)
+        .await
+        .map_err(Failure::of_an_action)?;
     Ok(back(&key, was_held, "revoked"))
 }
 
@@ -133,6 +138,7 @@ pub(crate) async fn force_release(
     check_holder(&page, &key, &answer).await?;
     let was_held = page
         .locks
+        .admin()
         .force_release(&key)
         .await
         .map_err(Failure::of_an_action)?;
@@ -171,7 +177,7 @@ fn check(page: &Page, request: &Parts, action: Action, key: &str, answer: &Answe
 
 /// The answer may come late, and it is about the holder that was shown.
 async fn check_holder(page: &Page, key: &str, answer: &Answer) -> Result<(), Failure> {
-    let row = page.locks.get(key).await.map_err(Failure::of_an_action)?;
+    let row = page.locks.admin().get(key).await.map_err(Failure::of_an_action)?;
     if row.is_none_or(|row| !row.is_held() || row.fence_token == answer.fence) {
         return Ok(());
     }

@@ -39,7 +39,7 @@ use self::session::Ensemble;
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
 /// let store = ZookeeperStore::new("zookeeper://one:2181,two:2181,three:2181")?;
 /// let locks = LockManager::builder(store).build().await?;
-/// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+/// let guard = locks.lock("order:42").acquire().await?;
 /// guard.release().await?;
 /// # Ok(())
 /// # }

@@ -31,15 +31,15 @@ async fn select(
 ) -> Result<Vec<LockRow>, StoreError> {
     let by_key = !filter.is_urgent_first();
     let after = filter
-        .begins_after()
+        .get_after()
         .map(|position| &position.key)
         .filter(|_| by_key);
-    let limit = usize::try_from(filter.max_rows()).unwrap_or(usize::MAX);
+    let limit = usize::try_from(filter.get_limit()).unwrap_or(usize::MAX);
     // A look at one key, which comes before the keys that begin with it.
     if by_key
         && after.is_none()
         && limit == 1
-        && let Ok(key) = Key::new(None, filter.key_prefix())
+        && let Ok(key) = Key::new(None, filter.get_prefix())
     {
         let rows = filter.select(read(ensemble, client, &[&key]).await?);
         if !rows.is_empty() {
@@ -47,7 +47,7 @@ async fn select(
         }
     }
     let keys = keys(ensemble, client).await?;
-    let wanted = |key: &&Key| key.as_str().starts_with(filter.key_prefix()) && Some(*key) > after;
+    let wanted = |key: &&Key| key.as_str().starts_with(filter.get_prefix()) && Some(*key) > after;
     let keys: Vec<&Key> = keys.iter().filter(wanted).collect();
     let mut rows = Vec::new();
     for keys in keys.chunks(STEP) {

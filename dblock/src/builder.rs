@@ -22,7 +22,7 @@ use crate::store::table::{DEFAULT_TABLE, TableName};
 ///     .auto_migrate(true)
 ///     .build()
 ///     .await?;
-/// let guard = locks.acquire("order:42", dblock::LockOptions::new()).await?;
+/// let guard = locks.lock("order:42").acquire().await?;
 /// assert_eq!(guard.key(), "order:42");
 /// assert_eq!(guard.full_key(), "billing:order:42");
 /// # guard.release().await?;
@@ -115,7 +115,7 @@ impl LockManagerBuilder {
     /// The first pass starts at a random moment of the manager's first hour, later ones after about a 24th of
     /// the idle time. A pass reads 500 rows at a time, at most ten times a second, and waits for operators'
     /// calls that are running. It covers the whole table, whatever the namespace. On the servers it needs the
-    /// right to `DELETE`; without it a warning is logged and the rows stay. [`LockManager::purge`] does a
+    /// right to `DELETE`; without it a warning is logged and the rows stay. [`Admin::purge`](crate::Admin::purge) does a
     /// pass at once.
     pub fn purge_after(mut self, idle: impl Into<Option<Duration>>) -> Self {
         self.engine.purge_after = idle.into();
@@ -142,16 +142,16 @@ impl LockManagerBuilder {
     /// Starts the manager and checks that the database has a table that fits this version.
     ///
     /// # Errors
-    /// As [`start`](Self::start), and [`LockError::Store`] when the database cannot be reached, refuses, or
+    /// As [`build_lazy`](Self::build_lazy), and [`LockError::Store`] when the database cannot be reached, refuses, or
     /// has no table that fits this version (the message has the remedy).
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind, except that a migration may still be carried out.
     pub async fn build(self) -> Result<LockManager, LockError> {
         let manager = self.auto_migrate;
-        let locks = self.start()?;
+        let locks = self.build_lazy()?;
         if manager {
-            locks.migrate().await?;
+            locks.admin().migrate().await?;
         } else {
             locks.check_schema().await?;
         }
@@ -159,12 +159,12 @@ impl LockManagerBuilder {
     }
 
     /// Starts the manager without asking the database anything. It is for programs that must start while the
-    /// database is down, or that call [`LockManager::migrate`] themselves. A missing table is then an error
+    /// database is down, or that call [`Admin::migrate`](crate::Admin::migrate) themselves. A missing table is then an error
     /// of the first acquire.
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a bad setting, and for a memory store outside of a tokio runtime.
-    pub fn start(self) -> Result<LockManager, LockError> {
+    pub fn build_lazy(self) -> Result<LockManager, LockError> {
         let table = self.check()?;
         LockManager::start(
             self.source.open(table, self.idle_limit, self.any_server)?,

@@ -12,7 +12,7 @@ impl LockManager {
     ///
     /// For SQLite the file and the tables are created when they are missing. On the servers the tables must
     /// exist. To create them, build once with [`builder_for_url`](Self::builder_for_url) and
-    /// `auto_migrate(true)`, call [`migrate`](Self::migrate), or run the database's script by hand. The
+    /// `auto_migrate(true)`, call [`migrate`](crate::Admin::migrate), or run the database's script by hand. The
     /// scripts are in the folder `migrations/` of this crate's source. They use the default table name: for
     /// another one, change the names as [`table`](LockManagerBuilder::table) describes.
     ///
@@ -38,7 +38,7 @@ impl LockManager {
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// let locks = dblock::LockManager::connect("memory:").await?;
-    /// let guard = locks.acquire("order:42", dblock::LockOptions::new()).await?;
+    /// let guard = locks.lock("order:42").acquire().await?;
     /// guard.release().await?;
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
     /// ```

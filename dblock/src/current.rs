@@ -16,18 +16,17 @@ use crate::error::LockError;
 /// A spawned task does not run under its parent's locks, unless it was wrapped by [`inherit`].
 ///
 /// ```
-/// use dblock::{LockManager, LockOptions, current};
+/// use dblock::{LockManager, current};
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// let locks = LockManager::connect("memory:").await?;
 /// assert!(current().is_none());
-/// let token = locks
-///     .with("order:42", LockOptions::new(), async {
-///         let lock = current().expect("under a lock");
-///         assert_eq!(lock.key(), "order:42");
-///         lock.fence_token()
-///     })
-///     .await?;
+/// let body = async {
+///     let lock = current().expect("under a lock");
+///     assert_eq!(lock.key(), "order:42");
+///     lock.fence_token()
+/// };
+/// let token = locks.lock("order:42").run(body).await?;
 /// assert!(token > 0);
 /// # Ok::<_, dblock::LockError>(()) }).unwrap();
 /// ```
@@ -41,15 +40,15 @@ pub fn current() -> Option<CurrentLock> {
 /// once.
 ///
 /// ```
-/// use dblock::{LockManager, LockOptions, current_locks};
+/// use dblock::{LockManager, current_locks};
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// let locks = LockManager::connect("memory:").await?;
-/// let inner = locks.with("order:42", LockOptions::new(), async {
+/// let inner = locks.lock("order:42").run(async {
 ///     let keys: Vec<String> = current_locks().iter().map(|lock| lock.key().to_owned()).collect();
 ///     assert_eq!(keys, ["order:42", "customer:7"]);
 /// });
-/// locks.with("customer:7", LockOptions::new(), inner).await??;
+/// locks.lock("customer:7").run(inner).await??;
 /// assert!(current_locks().is_empty());
 /// # Ok::<_, dblock::LockError>(()) }).unwrap();
 /// ```
@@ -61,12 +60,12 @@ pub fn current_locks() -> Vec<CurrentLock> {
 
 /// A lock as its body sees it. It does not keep the lock held: after the body it only says what was.
 ///
-/// Locks that were taken together, by `keys = […]` or [`with_all`](crate::LockManager::with_all), end
+/// Locks that were taken together, by `keys = […]` or by [`lock`](crate::LockManager::lock) with several keys, end
 /// together: the time left, the loss, the revocation and the fence check of one are those of all.
 ///
 /// ```
 /// use std::time::Duration;
-/// use dblock::{LockError, LockOptions, LockManager, OnLost, current};
+/// use dblock::{LockError, LockManager, OnLost, current};
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// # async fn next_step() {}
@@ -80,7 +79,7 @@ pub fn current_locks() -> Vec<CurrentLock> {
 ///     }
 ///     Ok(())
 /// };
-/// locks.with("order:42", LockOptions::new().on_lost(OnLost::Signal), body).await?
+/// locks.lock("order:42").on_lost(OnLost::Signal).run(body).await?
 /// # }).unwrap();
 /// ```
 #[derive(Clone)]
@@ -287,7 +286,7 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
 
 #[cfg(test)]
 mod tests {
-    use crate::{LockManager, LockOptions, current_locks, inherit};
+    use crate::{LockManager, current_locks, inherit};
 
     fn keys() -> Vec<String> {
         current_locks().iter().map(|lock| lock.key().to_owned()).collect()
@@ -297,7 +296,6 @@ mod tests {
     async fn the_locks_of_a_chain_are_listed_from_the_innermost_outwards() {
         let (one, other) = (LockManager::connect("memory:"), LockManager::connect("memory:"));
         let (one, other) = (one.await.unwrap(), other.await.unwrap());
-        let options = LockOptions::new;
         let inner = async {
             assert!(tokio::spawn(async { keys().is_empty() }).await.unwrap());
             assert_eq!(
@@ -306,9 +304,9 @@ mod tests {
             );
             keys()
         };
-        let again = one.with("a", options(), inner);
-        let middle = other.with("b", options(), again);
-        let found = one.with("a", options(), middle).await.unwrap().unwrap().unwrap();
+        let again = one.lock("a").run(inner);
+        let middle = other.lock("b").run(again);
+        let found = one.lock("a").run(middle).await.unwrap().unwrap().unwrap();
         assert_eq!(found, ["a", "b", "a"]);
         assert!(keys().is_empty());
     }

@@ -4,6 +4,8 @@ mod message;
 #[cfg(feature = "run_once")]
 mod run;
 
+use std::error::Error;
+use std::fmt;
 use std::time::Duration;
 
 pub(crate) use self::message::rounded;
@@ -33,20 +35,19 @@ use crate::store::{Holder, StoreError};
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// let locks = LockManager::connect("memory:").await?;
-/// let guard = locks.acquire("order:42", LockOptions::new()).await?;
-/// let error = locks.acquire("order:42", LockOptions::new()).await.unwrap_err();
+/// let guard = locks.lock("order:42").acquire().await?;
+/// let error = locks.lock("order:42").acquire().await.unwrap_err();
 /// assert_eq!(status(&error), 409);
 /// assert!(error.is_busy() && error.is_retryable());
 /// assert_eq!(error.key().unwrap().as_str(), "order:42");
 /// # guard.release().await?;
 /// # Ok::<_, LockError>(()) }).unwrap();
 /// ```
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug)]
 #[non_exhaustive]
 pub enum LockError {
     /// The caller did not want to wait, and another owner holds the lock, or an open transaction keeps its
     /// row locked.
-    #[error("lock {key:?} is busy{}", held_by(holder.as_ref()))]
     #[non_exhaustive]
     Busy {
         /// The key that was asked for.
@@ -57,7 +58,6 @@ pub enum LockError {
         waited: Duration,
     },
     /// The caller's `wait` ran out before it acquired the lock.
-    #[error("{}", timed_out(key, *waited, *cause, holder.as_ref()))]
     #[non_exhaustive]
     Timeout {
         /// The key that was asked for.
@@ -70,7 +70,6 @@ pub enum LockError {
         cause: TimeoutCause,
     },
     /// The lease ended before the body did.
-    #[error("lock {key:?} was lost after {:?}: {reason}", rounded(*held))]
     #[non_exhaustive]
     Lost {
         /// The key of the lost lease.
@@ -84,9 +83,8 @@ pub enum LockError {
     },
     /// The store could not be asked or refused to answer. This says nothing about who holds the lock.
     ///
-    /// The store's message is in `source`, the cause of this error. To see it, print the chain, such as with
-    /// anyhow's `{:#}`.
-    #[error("the lock store failed{}", about(key.as_ref(), *waited))]
+    /// The message has that of the store's error, so the [`source`](std::error::Error::source) of this error
+    /// is what is behind it.
     #[non_exhaustive]
     Store {
         /// The key, where one was involved.
@@ -102,7 +100,6 @@ pub enum LockError {
     /// [retryable](Self::is_retryable) nor a [conflict](crate::optimistic::Conflict), and not
     /// [`is_store`](Self::is_store), which a web service answers with "try again". The manager goes on
     /// releasing the lock until its lease has expired.
-    #[error("what was done under lock {key:?} stands, but the store did not confirm the call{}", after(*waited))]
     #[non_exhaustive]
     Unconfirmed {
         /// The key of the lock.
@@ -113,7 +110,6 @@ pub enum LockError {
         source: StoreError,
     },
     /// The manager was shut down and takes no new locks.
-    #[error("{}the lock manager is shut down", lock(key.as_ref()))]
     #[non_exhaustive]
     Shutdown {
         /// The key that was asked for, where one was involved.
@@ -121,7 +117,6 @@ pub enum LockError {
     },
     /// A call of `run_once` has neither a result of its body nor an earlier one.
     #[cfg(feature = "run_once")]
-    #[error("the run {key:?} {reason}")]
     #[non_exhaustive]
     Run {
         /// The key of the run.
@@ -130,14 +125,9 @@ pub enum LockError {
         reason: RunError,
     },
     /// An attribute without `manager = …` ran where no manager is set.
-    #[error(
-        "no lock manager: give the attribute `manager = …`, run the call inside `LockManager::scope`, \
-         or call `dblock::install` when the program starts"
-    )]
     NoManager,
     /// The call cannot work as it was made. A bad key, option, name or URL is refused before anything is
     /// sent. A lock or a transaction that is used where it must not be may be refused later.
-    #[error("{message}")]
     #[non_exhaustive]
     Invalid {
         /// The mistake, and what to do instead.
@@ -175,8 +165,62 @@ pub enum TimeoutCause {
     NoAnswer,
 }
 
-impl std::fmt::Display for LostReason {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for LockError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy { key, holder, .. } => write!(f, "lock {key:?} is busy{}", held_by(holder.as_ref())),
+            Self::Timeout {
+                key,
+                holder,
+                waited,
+                cause,
+            } => f.write_str(&timed_out(key, *waited, *cause, holder.as_ref())),
+            Self::Lost {
+                key, reason, held, ..
+            } => write!(f, "lock {key:?} was lost after {:?}: {reason}", rounded(*held)),
+            Self::Store { key, waited, source } => {
+                write!(f, "the lock store failed{}: {source}", about(key.as_ref(), *waited))
+            }
+            Self::Unconfirmed { key, waited, source } => write!(
+                f,
+                "what was done under lock {key:?} stands, but the store did not confirm the call{}: {source}",
+                after(*waited)
+            ),
+            Self::Shutdown { key } => write!(f, "{}the lock manager is shut down", lock(key.as_ref())),
+            #[cfg(feature = "run_once")]
+            Self::Run { key, reason } => write!(f, "the run {key:?} {reason}"),
+            Self::NoManager => f.write_str(
+                "no lock manager: give the attribute `manager = …`, run the call inside `LockManager::scope`, or call \
+                 `dblock::install` when the program starts",
+            ),
+            Self::Invalid { message } => f.write_str(message),
+        }
+    }
+}
+
+impl Error for LockError {
+    /// The first cause whose text is not in this error's message already. The field `source` of a variant is
+    /// the store's error itself.
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        let mut cause: &(dyn Error + 'static) = match self {
+            Self::Store { source, .. } | Self::Unconfirmed { source, .. } => source,
+            #[cfg(feature = "run_once")]
+            Self::Run {
+                reason: RunError::Unrecorded { source },
+                ..
+            } => source,
+            _ => return None,
+        };
+        let message = self.to_string();
+        while message.contains(&cause.to_string()) {
+            cause = cause.source()?;
+        }
+        Some(cause)
+    }
+}
+
+impl fmt::Display for LostReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Expired => "its lease ran out before it was renewed",
             Self::Gone => "the store no longer knows this lease",
@@ -434,7 +478,7 @@ mod tests {
                     waited,
                     source: StoreError::new(StoreErrorKind::Other, "why"),
                 },
-                "the lock store failed for \"a\" after 2.002s",
+                "the lock store failed for \"a\" after 2.002s: why",
             ),
             (
                 LockError::Unconfirmed {
@@ -442,7 +486,7 @@ mod tests {
                     waited,
                     source: StoreError::new(StoreErrorKind::Interrupted, "why"),
                 },
-                "what was done under lock \"a\" stands, but the store did not confirm the call after 2.002s",
+                "what was done under lock \"a\" stands, but the store did not confirm the call after 2.002s: why",
             ),
             (
                 LockError::Shutdown {
@@ -482,11 +526,21 @@ mod tests {
         }
     }
 
+    /// As a reporter of the whole chain shows it.
     #[test]
-    fn what_the_store_said_is_told_once_as_the_cause() {
-        let error = LockError::store(StoreError::new(StoreErrorKind::Other, "why"));
-        assert_eq!(error.to_string(), "the lock store failed");
-        let source = std::error::Error::source(&error).map(ToString::to_string);
-        assert_eq!(source.as_deref(), Some("why"));
+    fn what_the_store_said_is_in_the_message_and_is_told_once() {
+        let said = |store| {
+            let error = LockError::store(store);
+            let causes = std::iter::successors(Some(&error as &dyn Error), |cause| (*cause).source());
+            causes.map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let plain = StoreError::new(StoreErrorKind::Other, "why");
+        assert_eq!(said(plain.clone()), ["the lock store failed: why"]);
+        assert_eq!(
+            said(plain.clone().with_source("why")),
+            ["the lock store failed: why"]
+        );
+        let deeper = plain.with_source("what is behind it");
+        assert_eq!(said(deeper), ["the lock store failed: why", "what is behind it"]);
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use futures_util::future::select_all;
+use futures_util::future::{join_all, select_all};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -14,7 +14,7 @@ use crate::engine::{Hold, Lease, Unconfirmed};
 use crate::error::{LockError, rounded};
 use crate::options::LockOptions;
 
-/// A held lock. Released by [`release`](Self::release), or when dropped.
+/// A held lock on one key or on several. Released by [`release`](Self::release), or when dropped.
 ///
 /// A guard may be dropped anywhere. The release then happens in the background, a moment later, and its
 /// failure is only logged. If the program ends right after the drop, the row may stay busy until its lease
@@ -23,98 +23,155 @@ use crate::options::LockOptions;
 /// A guard is not in the call chain: a call under it with the same key waits for it, or is busy. Use
 /// [`enter`](Self::enter) for code that should re-enter.
 ///
+/// Several keys end together: the guard counts as lost as soon as one of its leases is lost. The other leases
+/// go on, and are renewed, until the guard is released or dropped.
+///
 /// ```
 /// use std::time::Duration;
-/// use dblock::{LockManager, LockOptions};
+/// use dblock::LockManager;
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// let locks = LockManager::connect("memory:").await?;
-/// let options = LockOptions::new().wait(Duration::from_secs(5));
-/// let guard = locks.acquire("order:42", options).await?;
+/// let guard = locks.lock("order:42").wait(Duration::from_secs(5)).acquire().await?;
 /// println!("{} is ours with token {}", guard.key(), guard.fence_token());
+/// guard.release().await?;
+///
+/// let guard = locks.lock(["account:7", "account:3"]).acquire().await?;
+/// for (key, token) in guard.fence_tokens() {
+///     println!("{key} is ours with token {token}");
+/// }
 /// guard.release().await?;
 /// # Ok::<_, dblock::LockError>(()) }).unwrap();
 /// ```
 #[must_use = "dropping the guard releases the lock: bind it to a name, `let guard = …`; `let _ = …` releases it at once"]
 pub struct LockGuard {
-    hold: Hold,
+    holds: Holds,
+    /// The place of the key that was given first.
+    first: usize,
+}
+
+/// What one call holds. One hold needs no memory of its own.
+pub(crate) enum Holds {
+    One(Hold),
+    /// In the order of their keys.
+    Several(Vec<Hold>),
+}
+
+impl Holds {
+    fn as_slice(&self) -> &[Hold] {
+        match self {
+            Self::One(hold) => std::slice::from_ref(hold),
+            Self::Several(holds) => holds,
+        }
+    }
+
+    pub(crate) fn into_vec(self) -> Vec<Hold> {
+        match self {
+            Self::One(hold) => vec![hold],
+            Self::Several(holds) => holds,
+        }
+    }
 }
 
 impl LockGuard {
-    pub(crate) fn new(hold: Hold) -> Self {
-        Self { hold }
+    pub(crate) fn new(holds: Holds, first: usize) -> Self {
+        Self { holds, first }
     }
 
-    /// The key, as it was typed.
+    fn leases(&self) -> impl Iterator<Item = &Lease> {
+        self.holds.as_slice().iter().map(Hold::lease)
+    }
+
+    /// The lease on the key that was given first.
+    fn lease(&self) -> &Lease {
+        self.holds.as_slice()[self.first].lease()
+    }
+
+    /// The key, as it was typed; of several keys, the one that was given first.
     pub fn key(&self) -> &str {
-        self.hold.lease().key().typed()
+        self.lease().key().typed()
     }
 
-    /// The key with the manager's namespace before it: what the store has, and what is told apart from the
-    /// keys of other namespaces, such as by a service that is given it.
+    /// The keys, as they were typed: sorted, and each once.
+    pub fn keys(&self) -> impl Iterator<Item = &str> {
+        self.leases().map(|lease| lease.key().typed())
+    }
+
+    /// [`key`](Self::key) with the manager's namespace before it: what the store has, and what is told apart
+    /// from the keys of other namespaces, such as by a service that is given it.
     pub fn full_key(&self) -> &str {
-        self.hold.lease().key().as_str()
+        self.lease().key().as_str()
     }
 
     /// The owner: the identity of the call chain.
     pub fn owner(&self) -> Uuid {
-        self.hold.lease().owner()
+        self.lease().owner()
     }
 
-    /// The token of this owner: larger than every token given for the key before. A resource that
-    /// remembers the largest token it saw can refuse writers whose lease is over.
+    /// The token of this owner for [`key`](Self::key): larger than every token given for that key before. A
+    /// resource that remembers the largest token it saw can refuse writers whose lease is over.
+    ///
+    /// Each key has tokens of its own, which say nothing about another key. Of several keys this is the token
+    /// of the one that was given first; [`fence_tokens`](Self::fence_tokens) has them all.
     pub fn fence_token(&self) -> i64 {
-        self.hold.lease().fence_token()
+        self.lease().fence_token()
+    }
+
+    /// Each key with the token of its owner, in the order of [`keys`](Self::keys).
+    pub fn fence_tokens(&self) -> impl Iterator<Item = (&str, i64)> {
+        self.leases()
+            .map(|lease| (lease.key().typed(), lease.fence_token()))
     }
 
     /// Time left until the holder must stop: until the end of the lease, less a margin of a twentieth of the
-    /// ttl (at least 50 ms). Zero once the lease is lost. While a transaction keeps the lock no ttl runs: then
-    /// this is the rest of `max_hold`, or, without one, a time of years.
+    /// ttl (at least 50 ms). Of several keys, the first end counts. Zero once the lease is lost. While a
+    /// transaction keeps the lock no ttl runs: then this is the rest of `max_hold`, or, without one, a time of
+    /// years.
     pub fn remaining(&self) -> Duration {
-        self.hold.lease().remaining()
+        remaining(self.leases())
     }
 
-    /// How many holds this owner has on the key: one for the guard, and one for each re-entry under it that
-    /// has not ended. 0 once the lease is lost. Counted in memory, without asking the store.
+    /// How many holds this owner has on [`key`](Self::key): one for the guard, and one for each re-entry under
+    /// it that has not ended. 0 once the lease is lost. Counted in memory, without asking the store.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use dblock::{LockManager, LockOptions, current};
+    /// use dblock::{LockManager, current};
     /// let locks = LockManager::connect("memory:").await?;
-    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+    /// let guard = locks.lock("order:42").acquire().await?;
     /// assert_eq!(guard.hold_count(), 1);
-    /// let nested = locks.with("order:42", LockOptions::new(), async { current().map(|lock| lock.hold_count()) });
+    /// let nested = locks.lock("order:42").run(async { current().map(|lock| lock.hold_count()) });
     /// assert_eq!(guard.enter(nested).await??, Some(2));
     /// assert_eq!(guard.hold_count(), 1);
     /// # guard.release().await?;
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
     /// ```
     pub fn hold_count(&self) -> u32 {
-        self.hold.lease().hold_count()
+        self.lease().hold_count()
     }
 
-    /// Whether the lease has been lost.
+    /// Whether the lease, or one of them, has been lost.
     pub fn is_lost(&self) -> bool {
-        self.hold.lease().lost_reason().is_some()
+        check(self.leases()).is_err()
     }
 
-    /// Completes when the lease is lost, with the [`LockError::Lost`] that says why.
+    /// Completes when the lease, or one of them, is lost, with the [`LockError::Lost`] that says why.
     ///
     /// # Cancel safety
     /// Can be dropped and called again.
     pub async fn lost(&self) -> LockError {
-        lost([self.hold.lease()]).await
+        lost(self.leases()).await
     }
 
-    /// Completes when an operator has revoked the lease. Then finish soon: the lease is no longer renewed.
+    /// Completes when an operator has revoked the lease, or one of them. Then finish soon: the lease is no longer renewed.
     ///
     /// # Cancel safety
     /// Can be dropped and called again.
     pub async fn revoked(&self) {
-        self.hold.lease().revoked().await;
+        revoked(self.leases()).await;
     }
 
-    /// Gives the lock another ttl: the lease then lasts `ttl` from now, and renewals go on with that ttl.
+    /// Gives the lock another ttl, on all its keys: the lease then lasts `ttl` from now, and renewals go on with that ttl.
     /// Waits until the store confirms it, at most until the lease ends. It is for a lock with `renew(false)`
     /// whose work takes longer than planned. A lock that is renewed needs it only to survive a longer failure
     /// of the database.
@@ -133,11 +190,11 @@ impl LockGuard {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use dblock::{LockManager, LockOptions};
+    /// use dblock::LockManager;
     ///
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// let locks = LockManager::connect("memory:").await?;
-    /// let guard = locks.acquire("import", LockOptions::new().renew(false)).await?;
+    /// let guard = locks.lock("import").renew(false).acquire().await?;
     /// // … a first part, which shows that there is much to do …
     /// guard.extend(Duration::from_secs(600)).await?;
     /// assert!(guard.remaining() > Duration::from_secs(500));
@@ -146,10 +203,13 @@ impl LockGuard {
     /// ```
     pub async fn extend(&self, ttl: Duration) -> Result<(), LockError> {
         LockOptions::new().ttl(ttl).check()?;
-        self.hold.lease().extend(ttl).await
+        join_all(self.leases().map(|lease| lease.extend(ttl)))
+            .await
+            .into_iter()
+            .collect()
     }
 
-    /// Waits until the lock's row names this owner with its token. From here on the lock is not handed over
+    /// Waits until the row of each key names this owner with its token. From here on the lock is not handed over
     /// in memory, so the row stays so until the release. It is for a check of your own in the store, such as
     /// in a script on Redis. Where `verify_in` works, use that instead: it does this too, and keeps others
     /// out.
@@ -163,17 +223,20 @@ impl LockGuard {
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use dblock::{LockManager, LockOptions};
+    /// use dblock::LockManager;
     /// let locks = LockManager::connect("memory:").await?;
-    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+    /// let guard = locks.lock("order:42").acquire().await?;
     /// guard.pin().await?;
-    /// let row = locks.get("order:42").await?.expect("it was taken");
+    /// let row = locks.admin().get("order:42").await?.expect("it was taken");
     /// assert_eq!(row.fence_token, guard.fence_token());
     /// # guard.release().await?;
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
     /// ```
     pub async fn pin(&self) -> Result<(), LockError> {
-        self.hold.lease().pin(true).await
+        join_all(self.leases().map(|lease| lease.pin(true)))
+            .await
+            .into_iter()
+            .collect()
     }
 
     /// Runs `body` under the lock: nested calls with the same key re-enter, [`current`](crate::current)
@@ -190,28 +253,30 @@ impl LockGuard {
     /// Only if the body does.
     ///
     /// ```
-    /// use dblock::{LockError, LockManager, LockOptions};
+    /// use dblock::{LockError, LockManager};
     ///
     /// async fn ship(locks: &LockManager) -> Result<(), LockError> {
-    ///     locks.with("order:42", LockOptions::new(), async { /* … */ }).await
+    ///     locks.lock("order:42").run(async { /* … */ }).await
     /// }
     ///
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// let locks = LockManager::connect("memory:").await?;
-    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+    /// let guard = locks.lock("order:42").acquire().await?;
     /// assert!(ship(&locks).await.unwrap_err().is_busy());
     /// guard.enter(ship(&locks)).await??;
     /// guard.release().await?;
     /// # Ok::<_, LockError>(()) }).unwrap();
     /// ```
     pub async fn enter<T>(&self, body: impl Future<Output = T>) -> Result<T, LockError> {
-        enter(std::slice::from_ref(&self.hold), body).await
+        enter(self.holds.as_slice(), body).await
     }
 
     /// Releases the lock and waits until the store confirms it: for at most 3 seconds, and not beyond the end
     /// of the lease.
     ///
     /// # Errors
+    /// That of the first key that has one; the others are released all the same.
+    ///
     /// The work is done by then, and these errors do not undo it: no error of a release is retryable.
     /// [`LockError::Lost`] when the lease had already ended, [`LockError::Unconfirmed`] when the store did
     /// not confirm in time; the manager then goes on trying until the lease has expired.
@@ -219,11 +284,11 @@ impl LockGuard {
     /// # Cancel safety
     /// Once polled, the lock is released whether or not the future is polled again.
     pub async fn release(self) -> Result<(), LockError> {
-        release(vec![self.hold]).await
+        release(self.holds.into_vec()).await
     }
 
-    /// Checks in your transaction that this lease is still held, and keeps others out until the transaction
-    /// ends. See [`CurrentLock::verify_in`](crate::CurrentLock::verify_in).
+    /// Checks in your transaction that the lease on each key is still held, and keeps others out until the
+    /// transaction ends. See [`CurrentLock::verify_in`](crate::CurrentLock::verify_in).
     ///
     /// # Errors
     /// As for [`CurrentLock::verify_in`](crate::CurrentLock::verify_in).
@@ -235,7 +300,7 @@ impl LockGuard {
         &self,
         transaction: &mut dyn crate::fence::FenceConnection,
     ) -> Result<(), LockError> {
-        crate::fence::verify([self.hold.lease()], self.hold.engine(), transaction).await
+        crate::fence::verify(self.leases(), self.holds.as_slice()[0].engine(), transaction).await
     }
 
     /// Ends the lock with a transaction of yours. From here on the transaction keeps the key, without a ttl
@@ -261,7 +326,7 @@ impl LockGuard {
     ///
     /// ```no_run
     /// # async fn pay(locks: &dblock::LockManager, pool: &sqlx::SqlitePool) -> Result<(), Box<dyn std::error::Error>> {
-    /// let guard = locks.acquire("order:42", dblock::LockOptions::new()).await?;
+    /// let guard = locks.lock("order:42").acquire().await?;
     /// let mut tx = dblock::begin(pool).await?;
     /// sqlx::query("UPDATE orders SET paid = true WHERE id = 42").execute(&mut *tx).await?;
     /// guard.release_in(&mut tx).await?;
@@ -274,13 +339,20 @@ impl LockGuard {
         self,
         transaction: &mut dyn crate::fence::FenceConnection,
     ) -> Result<(), LockError> {
-        crate::fence::keep(std::slice::from_ref(&self.hold), transaction).await
+        crate::fence::keep(self.holds.as_slice(), transaction).await
     }
 }
 
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        debug("LockGuard", self.hold.lease(), f)
+        if let Holds::One(hold) = &self.holds {
+            return debug("LockGuard", hold.lease(), f);
+        }
+        let locks = self
+            .leases()
+            .map(|lease| fmt::from_fn(move |f| debug("Lock", lease, f)));
+        f.write_str("LockGuard ")?;
+        f.debug_list().entries(locks).finish()
     }
 }
 
@@ -352,12 +424,12 @@ pub(crate) async fn revoked<'l>(leases: impl IntoIterator<Item = &'l Lease>) {
 
 #[cfg(test)]
 mod tests {
-    use crate::{LockManager, LockOptions, current};
+    use crate::{LockManager, current};
 
     #[tokio::test(start_paused = true)]
     async fn holds_are_counted_until_the_lease_is_lost() {
         let locks = LockManager::connect("memory:").await.unwrap();
-        let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+        let guard = locks.lock("a").acquire().await.unwrap();
         assert_eq!(guard.hold_count(), 1);
         let nested = async {
             let lock = current().unwrap();
@@ -368,15 +440,15 @@ mod tests {
             assert_eq!(lock.hold_count(), 2);
             lock
         };
-        let reenter = locks.with("a", LockOptions::new(), nested);
+        let reenter = locks.lock("a").run(nested);
         let lock = guard.enter(reenter).await.unwrap().unwrap();
         assert_eq!((lock.hold_count(), guard.hold_count()), (1, 1));
-        locks.force_release("a").await.unwrap();
+        locks.admin().force_release("a").await.unwrap();
         guard.lost().await;
         assert_eq!((lock.hold_count(), guard.hold_count()), (0, 0));
         drop(guard);
 
-        let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+        let guard = locks.lock("a").acquire().await.unwrap();
         assert_eq!(
             (lock.hold_count(), guard.hold_count()),
             (0, 1),
@@ -387,7 +459,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn debug_shows_the_lock_and_nothing_of_the_engine() {
         let locks = LockManager::connect("memory:").await.unwrap();
-        let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+        let guard = locks.lock("a").acquire().await.unwrap();
         let (owner, token) = (guard.owner(), guard.fence_token());
         let known = format!("{{ key: \"a\", owner: {owner}, fence_token: {token}, ");
         let held = format!("{known}remaining: 28.5s }}");
@@ -395,7 +467,7 @@ mod tests {
         let inside = async { format!("{:?}", crate::current().unwrap()) };
         assert_eq!(guard.enter(inside).await.unwrap(), format!("CurrentLock {held}"));
 
-        locks.force_release("a").await.unwrap();
+        locks.admin().force_release("a").await.unwrap();
         guard.lost().await;
         assert_eq!(format!("{guard:?}"), format!("LockGuard {known}lost: Gone }}"));
     }

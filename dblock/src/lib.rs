@@ -22,14 +22,15 @@
 //! ```
 //!
 //! # Which call
-//! - [`macro@distributed_lock`] on the method, or [`LockManager::with`] around a future: the lock cannot
-//!   outlive the work, and the work cannot outlive the lease.
-//!   [`LockManager::with_result`] is for a body that returns a `Result`.
-//! - `LockManager::transaction` for work in the database that keeps the lock: the commit of its transaction
-//!   frees the lock, together with the work.
-//! - [`LockManager::acquire`] for a [`LockGuard`] that your code passes around and releases;
-//!   [`LockManager::try_acquire`] when busy is an ordinary answer.
-//! - [`LockManager::is_locked`] and [`LockManager::get`] to look at a key without taking it.
+//! - [`macro@distributed_lock`] on the method, or [`locks.lock(keys)`](LockManager::lock)`.run(body)` around a
+//!   future: the lock cannot outlive the work, and the work cannot outlive the lease.
+//! - `locks.lock(key).transaction(&pool, body)` for work in the database that keeps the lock: the commit of
+//!   its transaction frees the lock, together with the work.
+//! - [`locks.lock(keys).acquire()`](LockBuilder::acquire) for a [`LockGuard`] that your code passes around and
+//!   releases; [`try_acquire()`](LockBuilder::try_acquire) when busy is an ordinary answer.
+//! - [`locks.lock(key).lead(body)`](LockBuilder::lead) for work of one node at a time, for as long as it lives.
+//! - [`locks.admin()`](LockManager::admin) for what operators ask and do. [`is_locked`](Admin::is_locked) and
+//!   [`get`](Admin::get) look at a key without taking it.
 //! - [`current`] in a body: the fence token, the time left of the lease, and the fence check in your
 //!   transaction. [`current_locks`] lists all locks around it.
 //! - [`inherit`] around a spawned future that shares the lock.
@@ -53,7 +54,7 @@
 //! # Runtimes
 //! A manager of a database has its own thread with a tokio runtime, and opens at most four connections. Its
 //! futures can be awaited on any runtime, except those whose section "Panics" says that they need tokio, such
-//! as that of [`LockManager::lead`]. Only a manager of the memory store runs on the tokio runtime that builds
+//! as that of [`lead`](LockBuilder::lead). Only a manager of the memory store runs on the tokio runtime that builds
 //! it, and follows that runtime's paused time.
 //!
 //! # Features
@@ -83,7 +84,6 @@ mod health;
 mod key;
 mod manager;
 mod meter;
-mod multi_guard;
 #[cfg(feature = "run_once")]
 mod once;
 #[doc(hidden)]
@@ -113,8 +113,7 @@ pub use fence::FenceConnection;
 pub use guard::LockGuard;
 pub use health::Health;
 pub use key::{InvalidKey, Key};
-pub use manager::{AlreadyInstalled, LockManager, install};
-pub use multi_guard::MultiLockGuard;
+pub use manager::{Admin, AlreadyInstalled, LockBuilder, LockKeys, LockManager, install};
 #[cfg(feature = "run_once")]
 pub use once::{Fingerprint, Once, Remembered, Resolution, Run, RunOptions, RunRecord, current_run};
 pub use options::{LockOptions, OnLost};

@@ -129,6 +129,7 @@ pub fn run<F: Future>(
             default = LockManager::default_manager()?;
             &default
         };
+        let key = manager.key(&key)?;
         Ok(vec![manager.hold(&key, &options).await?])
     };
     body::run(acquire, body)
@@ -154,7 +155,8 @@ pub fn run_all<F: Future>(
             default = LockManager::default_manager()?;
             &default
         };
-        manager.hold_all(&manager.keys(keys)?, &options).await
+        let (holds, _) = manager.lock(keys).options(&options).holds().await?;
+        Ok(holds.into_vec())
     };
     body::run(acquire, body)
 }

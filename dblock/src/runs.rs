@@ -29,7 +29,7 @@ pub enum OnCrash {
     /// of its own.
     Retry,
     /// The body does not run again. Calls fail with [`RunError::InDoubt`] until
-    /// `LockManager::resolve` says what happened.
+    /// `Admin::resolve` says what happened.
     Stop,
     /// The body runs again, and that is safe: all its work is in the transaction that it gives to
     /// `Run::complete_in`, of which a crash leaves nothing. A body that returns

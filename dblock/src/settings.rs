@@ -45,7 +45,7 @@ use crate::store::MemoryStore;
 /// )?;
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// let locks = LockManager::builder_for_url("memory:")?.settings(config.locks).build().await?;
-/// let guard = locks.acquire("order:42", config.settle).await?;
+/// let guard = locks.lock("order:42").options(&config.settle).acquire().await?;
 /// assert_eq!(guard.key(), "order:42");
 /// assert_eq!(guard.full_key(), "billing:order:42");
 /// # guard.release().await?;

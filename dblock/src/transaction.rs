@@ -77,7 +77,7 @@ impl<DB: Database> Drop for Begins<DB> {
     }
 }
 
-/// The transaction of a body under [`LockManager::transaction`](crate::LockManager::transaction). The call
+/// The transaction of a body under [`LockBuilder::transaction`](crate::LockBuilder::transaction). The call
 /// takes it back when the body has dropped it, and commits or rolls back.
 ///
 /// It derefs to sqlx's transaction: `execute(&mut **tx)` runs a statement in it, and `&mut tx` is a

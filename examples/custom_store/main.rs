@@ -17,25 +17,23 @@ async fn main() -> anyhow::Result<()> {
     let here = LockManager::builder(FileStore::new(&path)).build().await?;
     let there = LockManager::builder(FileStore::new(&path)).build().await?;
 
-    let options = || {
-        LockOptions::new()
-            .ttl(Duration::from_secs(5))
-            .wait(Duration::from_secs(5))
-    };
+    let options = LockOptions::new()
+        .ttl(Duration::from_secs(5))
+        .wait(Duration::from_secs(5));
     let report = async |name: &str| {
         println!("{name} is inside");
         tokio::time::sleep(Duration::from_millis(200)).await;
         println!("{name} leaves");
     };
     let (one, two) = tokio::join!(
-        here.with("report", options(), report("here")),
-        there.with("report", options(), report("there")),
+        here.lock("report").options(&options).run(report("here")),
+        there.lock("report").options(&options).run(report("there")),
     );
     one?;
     two?;
 
-    let guard = here.acquire("report", options()).await?;
-    let second = there.try_acquire("report", LockOptions::new()).await?;
+    let guard = here.lock("report").options(&options).acquire().await?;
+    let second = there.lock("report").try_acquire().await?;
     ensure!(second.is_none(), "two owners of one key");
     println!(
         "here has fence token {}; there is told that it is busy",

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use dblock::{LockError, LockManager, LockOptions, distributed_lock};
+use dblock::{LockError, LockManager, distributed_lock};
 use dblock_tokio_postgres::fence;
 use deadpool_postgres::{Pool, PoolError};
 
@@ -44,9 +44,13 @@ impl Orders {
     /// # Cancel safety
     /// Dropping the future rolls back, if it did not commit yet, and frees the lock.
     pub async fn add(&self, order: i64, item: &str) -> Result<bool, OrderError> {
-        let options = LockOptions::new().wait(Duration::from_secs(5));
         // A caller that waits here keeps no connection of the pool.
-        let guard = self.locks.acquire(format!("order:{order}"), options).await?;
+        let guard = self
+            .locks
+            .lock(format!("order:{order}"))
+            .wait(Duration::from_secs(5))
+            .acquire()
+            .await?;
         let mut client = self.pool.get().await?;
         let tx = client.transaction().await?;
         guard.release_in(&mut fence(&tx)).await?;

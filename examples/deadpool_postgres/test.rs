@@ -42,9 +42,7 @@ async fn an_order_takes_three_items_and_waiting_takes_no_connection() {
     assert_eq!(added.iter().filter(|added| **added).count(), 3);
     assert_eq!(count(&pool, "order_id = 7").await, 3);
     // The last ones were rolled back, which the manager clears up.
-    let guard = locks
-        .acquire("order:7", dblock::LockOptions::new().wait_forever())
-        .await;
+    let guard = locks.lock("order:7").wait_forever().acquire().await;
     guard.unwrap().release().await.unwrap();
 }
 
@@ -56,7 +54,7 @@ async fn a_lock_that_was_lost_ships_nothing() {
     let orders = Orders::new(locks.clone(), pool.clone());
     assert!(orders.add(7, "book").await.unwrap());
     let lose = async {
-        assert!(locks.force_release("order:7").await.unwrap());
+        assert!(locks.admin().force_release("order:7").await.unwrap());
     };
     let refused = orders.ship(7, lose).await.unwrap_err();
     assert!(

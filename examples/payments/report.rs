@@ -142,7 +142,11 @@ async fn payments(folder: &Path) -> anyhow::Result<HashMap<i64, Vec<Payment>>> {
 async fn in_doubt(books: &Books) -> anyhow::Result<usize> {
     let locks = books.lock_manager().await?;
     let filter = RecordFilter::new().state(RecordState::Processing);
-    let records = locks.records(filter).await.context("cannot read the records")?;
+    let records = locks
+        .admin()
+        .records(filter)
+        .await
+        .context("cannot read the records")?;
     locks.shutdown(std::time::Duration::from_secs(1)).await;
     Ok(records.len())
 }

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use dblock::store::RecordState;
-use dblock::{LockError, LockManager, LockOptions, Resolution, RunError, current_run};
+use dblock::{LockError, LockManager, Resolution, RunError, current_run};
 use dblock::{distributed_lock, run_once};
 use serde::{Deserialize, Serialize};
 
@@ -164,12 +164,9 @@ impl Service {
     /// It holds the lock while it asks, so no other attempt begins in between. `resolve` enters the same lock
     /// again.
     async fn clear_up(&self, withdrawal: &Withdrawal) -> Result<(), PayError> {
-        let options = LockOptions::new()
-            .ttl(Duration::from_secs(2))
-            .wait(Duration::from_secs(10));
         let key = key(withdrawal);
         let clear_up = async {
-            let found = self.locks.record::<Receipt>(&key).await?;
+            let found = self.locks.admin().record::<Receipt>(&key).await?;
             let Some(in_doubt) = found.filter(|found| found.record.state == RecordState::Processing) else {
                 return Ok(());
             };
@@ -183,11 +180,12 @@ impl Service {
                 Err(PayError::NotPaid(_)) => Resolution::RunAgain,
                 Err(error) => return Err(error),
             };
-            self.locks.resolve(&in_doubt.record, resolution).await?;
+            self.locks.admin().resolve(&in_doubt.record, resolution).await?;
             println!("{ASKED}");
             Ok(())
         };
-        self.locks.with_result(&key, options, clear_up).await
+        let lock = self.locks.lock(&key).ttl(Duration::from_secs(2));
+        lock.wait(Duration::from_secs(10)).run(clear_up).await?
     }
 
     async fn ask_to_pay(&self, withdrawal: &Withdrawal, reference: &str) -> Result<Receipt, PayError> {

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dblock::LockManager;
 use dblock::store::MemoryStore;
-use dblock::{LockManager, LockOptions};
 use dblock_example_tonic::shop::orders_client::OrdersClient;
 use dblock_example_tonic::shop::orders_server::OrdersServer;
 use dblock_example_tonic::{Invoice, Orders, SettleRequest, status};
@@ -90,24 +90,18 @@ async fn a_client_that_goes_away_leaves_no_lock() {
     let mut client = node(locks.clone(), printer.invoice()).await;
     let settle = tokio::spawn(async move { client.settle(order(7)).await });
     printer.until_begun().await;
-    assert!(locks.is_locked("order:7").await.unwrap());
+    assert!(locks.admin().is_locked("order:7").await.unwrap());
     settle.abort();
-    let options = LockOptions::new().wait(Duration::from_secs(10));
-    locks
-        .acquire("order:7", options)
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
+    let invoice = locks.lock("order:7").wait(Duration::from_secs(10));
+    invoice.acquire().await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
 async fn a_stop_is_no_bug_of_the_service() {
     let locks = LockManager::connect("memory:").await.unwrap();
     locks.shutdown(Duration::ZERO).await;
-    let error = locks.acquire("order:7", LockOptions::new()).await.unwrap_err();
+    let error = locks.lock("order:7").acquire().await.unwrap_err();
     assert_eq!(status(&error).code(), Code::Unavailable);
-    let error = locks.acquire("", LockOptions::new()).await.unwrap_err();
+    let error = locks.lock("").acquire().await.unwrap_err();
     assert_eq!(status(&error).code(), Code::Internal, "{error}");
 }

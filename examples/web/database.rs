@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::{LockError, LockManager, LockOptions};
+use dblock::{LockError, LockManager};
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{PgPool, SqlitePool};
@@ -131,7 +131,7 @@ impl Database {
     pub(super) async fn cancel(&self, locks: &LockManager, id: i64) -> Result<bool, ShopError> {
         let key = format!("order:{id}");
         let deleted = on!(self, |pool| {
-            let body = locks.transaction(pool, key, LockOptions::new(), async |mut tx| {
+            let body = locks.lock(key).transaction(pool, async |mut tx| {
                 let delete = sqlx::query("DELETE FROM shop_order WHERE id = $1 AND settled_by IS NULL");
                 let deleted = delete.bind(id).execute(&mut **tx).await?.rows_affected();
                 // More statements here are part of the same transaction, such as a record of who cancelled

@@ -29,7 +29,9 @@ async fn main() {
     let ttl = if ending == "sleep" { 5 } else { 30 };
     let options = LockOptions::new().ttl(Duration::from_secs(ttl));
     let result = locks
-        .with(key, options, async {
+        .lock(key)
+        .options(&options)
+        .run(async {
             println!("inside");
             assert_ne!(ending, "panic", "as asked");
             std::future::pending::<()>().await;

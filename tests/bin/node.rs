@@ -36,7 +36,7 @@ async fn main() {
 
     let leads = async {
         loop {
-            let term = locks.lead(&key, options.clone(), async |leader| {
+            let term = locks.lock(&key).options(&options).lead(async |leader| {
                 loop {
                     beat(&leader);
                     tokio::select! {

@@ -54,7 +54,7 @@ async fn work(locks: LockManager, folder: PathBuf) {
             .ttl(Duration::from_secs(3))
             .wait(Duration::from_secs(1));
         // Busy, or a shard that another process writes for long: the next one.
-        let _ = locks.with(key, options, inside(&folder, key)).await;
+        let _ = locks.lock(key).options(&options).run(inside(&folder, key)).await;
     }
 }
 

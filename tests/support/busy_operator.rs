@@ -27,8 +27,10 @@ pub async fn beside_an_operator<T>(backend: &Backend, calls: impl AsyncFnOnce(Lo
         purges: Notify::new(),
     });
     let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>);
-    let locks = locks.start().expect("a manager starts without asking the store");
-    let purge = locks.purge(Duration::from_hours(24));
+    let locks = locks
+        .build_lazy()
+        .expect("a manager starts without asking the store");
+    let purge = locks.admin().purge(Duration::from_hours(24));
     let calls = async {
         store.purges.notified().await;
         calls(locks.clone()).await

@@ -126,14 +126,14 @@ impl FaultyStore {
     pub fn manager(self: &Arc<Self>) -> LockManager {
         let store: Arc<dyn Store> = self.clone();
         LockManager::builder(store)
-            .start()
+            .build_lazy()
             .expect("a manager starts without asking the store")
     }
 
     /// A manager over the same rows that nothing goes wrong for: another process.
     pub fn other_process(&self) -> LockManager {
         LockManager::builder(Arc::clone(&self.inner))
-            .start()
+            .build_lazy()
             .expect("a manager starts without asking the store")
     }
 

@@ -128,8 +128,8 @@ impl Line {
         let locks = start(self.database.store(&url, &self.table));
         // A machine may stall for longer than a caller without a wait has patience.
         let options = || dblock::LockOptions::new().wait(Duration::from_secs(20));
-        let body = async { locks.with("warm", options(), async {}).await };
-        let warm = locks.with("warm", options(), body).await;
+        let body = async { locks.lock("warm").options(&options()).run(async {}).await };
+        let warm = locks.lock("warm").options(&options()).run(body).await;
         warm.and_then(|nested| nested)
             .expect("the line is not broken yet");
         locks
@@ -244,7 +244,7 @@ async fn execute_mysql(user: &mut MySqlConnection, sql: &str) {
 
 fn start(store: Arc<dyn Store>) -> LockManager {
     LockManager::builder(store)
-        .start()
+        .build_lazy()
         .expect("a manager starts without asking the store")
 }
 

@@ -1,7 +1,7 @@
 //! A transaction of the application's, on any of the databases.
 
 use dblock::fence::FenceConnection;
-use dblock::{CurrentLock, LockError, LockGuard, MultiLockGuard, Run};
+use dblock::{CurrentLock, LockError, LockGuard, Run};
 use dblock_conformance::{End, FenceFixture};
 use sqlx::{AssertSqlSafe, MySql, Postgres, Sqlite};
 
@@ -64,22 +64,6 @@ impl Transaction {
     /// Those of the check.
     pub async fn verify_current(&mut self, lock: &CurrentLock) -> Result<(), LockError> {
         on_any!(self, inner => lock.verify_in(inner).await)
-    }
-
-    /// The fence check of a guard of several keys.
-    ///
-    /// # Errors
-    /// Those of the check.
-    pub async fn verify_all(&mut self, guard: &MultiLockGuard) -> Result<(), LockError> {
-        on_any!(self, inner => guard.verify_in(inner).await)
-    }
-
-    /// Ends the locks of a guard of several keys with it.
-    ///
-    /// # Errors
-    /// Those of the release.
-    pub async fn release_all(&mut self, guard: MultiLockGuard) -> Result<(), LockError> {
-        on_any!(self, inner => guard.release_in(inner).await)
     }
 
     /// Ends the guard's lock with it.

@@ -176,17 +176,21 @@ async fn a_locks_life_is_in_the_log() {
     events.expect("life", "lock busy", &["owner", "waited", "holder"]);
 
     let lost = locks
-        .acquire("freed", LockOptions::new().ttl(Duration::from_secs(1)))
+        .lock("freed")
+        .ttl(Duration::from_secs(1))
+        .acquire()
         .await
         .unwrap();
-    other.force_release("freed").await.unwrap();
+    other.admin().force_release("freed").await.unwrap();
     lost.lost().await;
     events.expect("freed", "freeing a lock by force", &[]);
     events.expect("freed", "lock lost", &["owner", "fence_token", "held", "reason"]);
 
     backend.die_inside("left", Duration::from_secs(1)).await;
     let taken = locks
-        .acquire("left", LockOptions::new().wait(Duration::from_secs(20)))
+        .lock("left")
+        .wait(Duration::from_secs(20))
+        .acquire()
         .await
         .unwrap();
     let takeover = events.expect("left", "lock taken over", &["former_owner", "former_holder"]);
@@ -195,10 +199,10 @@ async fn a_locks_life_is_in_the_log() {
 
 async fn nested(locks: &LockManager, other: &LockManager) {
     let inner = async {
-        locks.with("life", LockOptions::new(), async {}).await.unwrap();
-        other.acquire("life", LockOptions::new()).await.unwrap_err();
+        locks.lock("life").run(async {}).await.unwrap();
+        other.lock("life").acquire().await.unwrap_err();
     };
-    locks.with("life", LockOptions::new(), inner).await.unwrap();
+    locks.lock("life").run(inner).await.unwrap();
 }
 
 /// The lock of a job that is to run once an hour is not taken for that of a process that died.
@@ -211,9 +215,9 @@ async fn a_row_that_is_kept_busy_is_no_takeover() {
         let (key, length) = (format!("each {seconds} s"), Duration::from_secs(seconds));
         let started = Instant::now();
         let once = options.clone().hold_min(length);
-        locks.with(&key, once, async {}).await.unwrap();
+        locks.lock(&key).options(&once).run(async {}).await.unwrap();
         let next = options.clone().wait(length * 2);
-        other.with(&key, next, async {}).await.unwrap();
+        other.lock(&key).options(&next).run(async {}).await.unwrap();
         let after = started.elapsed();
         assert!(
             (length..length + Duration::from_secs(1)).contains(&after),
@@ -233,7 +237,7 @@ async fn an_outage_is_told_once() {
     let (events, store) = (Events::all(), FaultyStore::memory());
     let locks = store.manager();
     let options = LockOptions::new().ttl(Duration::from_secs(30));
-    let guard = locks.acquire("outage", options).await.unwrap();
+    let guard = locks.lock("outage").options(&options).acquire().await.unwrap();
     for times in 1..3 {
         store.always(Kind::Extend, Fault::Fail(StoreErrorKind::Unreachable));
         sleep(Duration::from_secs(20)).await;
@@ -260,8 +264,8 @@ async fn an_outage_is_told_once() {
 async fn an_outage_during_a_campaign_is_told_once() {
     let (events, store) = (Events::all(), FaultyStore::memory());
     let (locks, other) = (store.manager(), store.other_process());
-    let guard = other.acquire("campaign", LockOptions::new()).await.unwrap();
-    let leads = locks.lead("campaign", LockOptions::new(), async |_| ());
+    let guard = other.lock("campaign").acquire().await.unwrap();
+    let leads = locks.lock("campaign").lead(async |_| ());
     let weather = async {
         for times in 1..3 {
             store.always(Kind::Acquire, Fault::Fail(StoreErrorKind::Unreachable));
@@ -298,11 +302,12 @@ async fn a_pooler_is_in_the_log_once_and_waiters_poll() {
         let direct = direct.table(&table).build().await.unwrap();
         for _ in 0..3 {
             let options = LockOptions::new().ttl(LONG).wait(LONG);
-            let held = direct.acquire("key", options.clone()).await.unwrap();
+            let held = direct.lock("key").options(&options).acquire().await.unwrap();
             let release = async {
                 // Only once somebody waits does it matter how he learns of the release.
                 while direct
-                    .inspect(InspectFilter::new())
+                    .admin()
+                    .list(InspectFilter::new())
                     .await
                     .unwrap()
                     .iter()
@@ -312,10 +317,10 @@ async fn a_pooler_is_in_the_log_once_and_waiters_poll() {
                 }
                 held.release().await.unwrap();
             };
-            let (waited, ()) = tokio::join!(locks.acquire("key", options), release);
+            let (waited, ()) = tokio::join!(locks.lock("key").options(&options).acquire(), release);
             waited.unwrap().release().await.unwrap();
             // An operator's call opens a connection each time.
-            locks.inspect(InspectFilter::new()).await.unwrap();
+            locks.admin().list(InspectFilter::new()).await.unwrap();
         }
         // Listening begins in the background.
         let counted = || messages.iter().all(|message| events.count(message) >= times);

@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use dblock::LockOptions;
 use dblock::fence::{Database, DriverError, FenceConnection, FenceStatement};
 use dblock::store::{Store, StoreFuture};
 use dblock_conformance::{End, FenceFixture, Fixture};
@@ -33,7 +32,7 @@ on_every_store!(databases: a_check_is_one_statement_and_a_release_at_most_two);
 /// Each is a round trip.
 async fn a_check_is_one_statement_and_a_release_at_most_two(backend: Backend) {
     let locks = backend.manager().await;
-    let guard = locks.acquire("key", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("key").acquire().await.unwrap();
     let release = if backend.kind() == Kind::MySql { 2 } else { 1 };
     let body = async |inner: &mut dyn FenceConnection| {
         let mut counting = Counting::new(inner);

@@ -21,7 +21,7 @@ async fn the_installed_manager_is_the_last_resort() {
     let spawned = tokio::spawn(inside()).await.unwrap();
     assert_eq!(spawned.unwrap(), "key", "spawned tasks see it");
 
-    let _guard = locks.acquire("key", dblock::LockOptions::new()).await.unwrap();
+    let _guard = locks.lock("key").acquire().await.unwrap();
     assert!(inside().await.unwrap_err().is_busy(), "it is this manager");
     let other = LockManager::connect("memory:").await.unwrap();
     assert_eq!(other.scope(inside()).await.unwrap(), "key", "a scope comes first");

@@ -40,17 +40,18 @@ async fn the_wait_is_a_child_of_the_callers_span() {
     let _here = tracing::subscriber::set_default(tracing_subscriber::registry().with(layer));
 
     let store = MemoryStore::new();
-    let build = || LockManager::builder(store.clone()).start().unwrap();
+    let build = || LockManager::builder(store.clone()).build_lazy().unwrap();
     let (one, other) = (build(), build());
-    let guard = one.acquire("key", LockOptions::new()).await.unwrap();
+    let guard = one.lock("key").acquire().await.unwrap();
     let token = guard.fence_token();
     let request = async {
         let options = LockOptions::new().wait(WAIT).function("shop::settle");
-        let work = other.with("key", options, async {
+        let work = other.lock("key").options(&options).run(async {
             tracing::info_span!("work").in_scope(|| ());
         });
         let release = async {
             while one
+                .admin()
                 .get("key")
                 .await
                 .unwrap()
@@ -58,9 +59,9 @@ async fn the_wait_is_a_child_of_the_callers_span() {
             {
                 sleep(Duration::from_millis(1)).await;
             }
-            other.acquire("key", LockOptions::new()).await.unwrap_err();
+            other.lock("key").acquire().await.unwrap_err();
             let soon = LockOptions::new().wait(Duration::from_millis(1));
-            other.acquire("key", soon).await.unwrap_err();
+            other.lock("key").options(&soon).acquire().await.unwrap_err();
             guard.release().await.unwrap();
         };
         let (done, ()) = tokio::join!(work, release);
@@ -68,8 +69,12 @@ async fn the_wait_is_a_child_of_the_callers_span() {
     };
     request.instrument(tracing::info_span!("request")).await;
     let transfer = LockOptions::new().function("shop::transfer");
-    let both = other.acquire_all(["b", "a"], transfer.clone()).await.unwrap();
-    one.acquire_all(["c", "b"], transfer).await.unwrap_err();
+    let both = other.lock(["b", "a"]).options(&transfer).acquire().await.unwrap();
+    one.lock(["c", "b"])
+        .options(&transfer)
+        .acquire()
+        .await
+        .unwrap_err();
     both.release().await.unwrap();
 
     provider.force_flush().unwrap();

@@ -12,7 +12,9 @@ use tokio::task::yield_now;
 /// Where the locks of these tests are.
 fn locks() -> LockManager {
     let store = dblock::store::MemoryStore::new();
-    LockManager::builder(store).start().expect("inside a runtime")
+    LockManager::builder(store)
+        .build_lazy()
+        .expect("inside a runtime")
 }
 
 /// The events, in order.

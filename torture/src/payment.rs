@@ -59,7 +59,10 @@ impl Payment<'_> {
             return Ok(tx.commit().await?);
         }
         let options = LockOptions::new().ttl(self.ttl).wait(self.wait);
-        let call = locks.transaction(pool, self.key, options, async |mut tx| self.pay(&mut tx).await);
+        let call = locks
+            .lock(self.key)
+            .options(&options)
+            .transaction(pool, async |mut tx| self.pay(&mut tx).await);
         call.await
     }
 

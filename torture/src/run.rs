@@ -221,7 +221,7 @@ async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow
 /// Old versions of etcd say so themselves.
 async fn woken_leader_revokes(store: StoreKind, locks: &LockManager) -> anyhow::Result<bool> {
     let version = |finding: &Finding| finding.check == "version" && finding.severity == Severity::Note;
-    Ok(store == StoreKind::Etcd && locks.diagnose().await?.iter().any(version))
+    Ok(store == StoreKind::Etcd && locks.admin().diagnose().await?.iter().any(version))
 }
 
 /// Carries out the plan. Faults go on side by side; returns when the last has ended.
@@ -245,7 +245,7 @@ async fn injure(injector: &Injector<'_>, plan: Vec<Planned>, progress: &Progress
 
 /// The state that is left when every process has ended.
 async fn take_stock(locks: &LockManager, bank: Option<&Bank>, journal: &Journal) -> anyhow::Result<()> {
-    let held = locks.inspect(InspectFilter::new()).await?;
+    let held = locks.admin().list(InspectFilter::new()).await?;
     journal.write(Event::Quiet {
         held: held_rows(held),
     });

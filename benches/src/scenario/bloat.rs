@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use dblock::LockOptions;
 use sqlx::{Connection as _, PgConnection, Row as _};
 
 use super::Context;
@@ -21,7 +20,7 @@ pub(super) async fn round(context: &mut Context<'_>, _: Kind) -> anyhow::Result<
     let start = Instant::now();
     for done in 1..=pairs {
         locks
-            .acquire("again", LockOptions::new().ttl(TTL))
+            .lock("again").ttl(TTL).acquire()
             .await?
             .release()
             .await?;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use dblock::{LockGuard, LockOptions};
+use dblock::LockGuard;
 use futures_util::future::{join_all, try_join_all};
 
 use super::Context;
@@ -22,7 +22,7 @@ pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Resu
     let time = Duration::from_secs(context.pace.pick(20, 60));
     context.servers.count_statements(place, true).await?;
     let locks = manager(&context.servers.url(place)?).await?;
-    let take = (0..LEASES).map(|number| locks.acquire(format!("held:{number}"), LockOptions::new().ttl(TTL)));
+    let take = (0..LEASES).map(|number| locks.lock(format!("held:{number}")).ttl(TTL).acquire());
     let guards = try_join_all(take).await?;
 
     let before = context.servers.statements(place).await?;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use dblock::{LockError, LockOptions};
+use dblock::LockError;
 use tokio::task::JoinSet;
 
 use super::Context;
@@ -23,14 +23,14 @@ pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Resu
     // A lease so long that the holder sends nothing meanwhile.
     let holder = manager(&url).await?;
     let guard = holder
-        .acquire("awaited", LockOptions::new().ttl(Duration::from_hours(1)))
+        .lock("awaited").ttl(Duration::from_hours(1)).acquire()
         .await?;
     let others = context.servers.connections(place).await?;
 
     let locks = manager(&url).await?;
     // Connects, and begins to listen.
     let refused = locks
-        .acquire("awaited", LockOptions::new().wait(Duration::from_secs(1)))
+        .lock("awaited").wait(Duration::from_secs(1)).acquire()
         .await;
     ensure!(refused.is_err(), "the key that another node holds was granted");
     let before = context.servers.statements(place).await?;
@@ -40,7 +40,7 @@ pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Resu
         let locks = locks.clone();
         tasks.spawn(async move {
             locks
-                .acquire("awaited", LockOptions::new().wait(wait))
+                .lock("awaited").wait(wait).acquire()
                 .await
                 .map(drop)
         });

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ::dblock::store::{
     Capabilities, Outcome, PostgresStore, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
 };
-use ::dblock::{LockGuard, LockManager, LockOptions, MultiLockGuard};
+use ::dblock::{LockGuard, LockManager, LockOptions};
 use dblock_conformance::forward_to_inner;
 use dblock_redis::RedisStore;
 use dblock_zookeeper::ZookeeperStore;
@@ -20,7 +20,7 @@ pub(super) const RECORDED_SETTINGS: &str = "defaults, with a recorder of metrics
 pub(super) const DEAF_SETTINGS: &str =
     "defaults, in a process that cannot listen, as behind PgBouncer; it polls";
 
-pub(super) const TWO_SETTINGS: &str = "defaults; two keys together, with `acquire_all` and `release`";
+pub(super) const TWO_SETTINGS: &str = "defaults; two keys together, with `acquire` and `release`";
 
 /// The lock table of the scenarios that have no own one.
 pub(super) const TABLE: &str = "bench_lock";
@@ -51,7 +51,7 @@ pub(super) fn open_deaf(url: &str, table: &str) -> anyhow::Result<Dblock> {
         inner: Arc::new(PostgresStore::open(url, table).map_err(anyhow::Error::msg)?),
     };
     Ok(Dblock {
-        locks: LockManager::builder(Arc::new(store) as Arc<dyn Store>).start()?,
+        locks: LockManager::builder(Arc::new(store) as Arc<dyn Store>).build_lazy()?,
         options: LockOptions::new().ttl(TTL).wait(TIMEOUT),
     })
 }
@@ -120,7 +120,7 @@ impl Guarded for Task {
     type Guard = LockGuard;
 
     async fn acquire(&mut self) -> anyhow::Result<Self::Guard> {
-        Ok(self.locks.acquire(&self.key, self.options.clone()).await?)
+        Ok(self.locks.lock(&self.key).options(&self.options).acquire().await?)
     }
 
     async fn release(&mut self, guard: Self::Guard) -> anyhow::Result<()> {
@@ -152,10 +152,10 @@ impl Subject for Two {
 }
 
 impl Guarded for TaskOfTwo {
-    type Guard = MultiLockGuard;
+    type Guard = LockGuard;
 
     async fn acquire(&mut self) -> anyhow::Result<Self::Guard> {
-        Ok(self.locks.acquire_all(&self.keys, self.options.clone()).await?)
+        Ok(self.locks.lock(&self.keys).options(&self.options).acquire().await?)
     }
 
     async fn release(&mut self, guard: Self::Guard) -> anyhow::Result<()> {

@@ -9,8 +9,8 @@ use sqlx::{PgConnection, Postgres, Transaction};
 use super::{Client, Step, Subject, TIMEOUT, TTL, Use, dblock, pool};
 
 pub(super) const TRANSACTION_SETTINGS: &str =
-    "`locks.transaction` with the UPDATE as its body; the pool has the same size for all units of work";
-pub(super) const LOCK_SETTINGS: &str = "`locks.with` around BEGIN, UPDATE, COMMIT";
+    "`transaction` with the UPDATE as its body; the pool has the same size for all units of work";
+pub(super) const LOCK_SETTINGS: &str = "`locks.lock(key).run` around BEGIN, UPDATE, COMMIT";
 pub(super) const FOR_UPDATE_SETTINGS: &str = "BEGIN, SELECT … FOR UPDATE, UPDATE, COMMIT";
 pub(super) const XACT_LOCK_SETTINGS: &str = "BEGIN, `pg_advisory_xact_lock`, UPDATE, COMMIT";
 
@@ -108,12 +108,10 @@ impl Client for Unit {
             }
             match self.way {
                 Way::Transaction => {
-                    let options = self.options.clone();
-                    let unit = self
-                        .locks
-                        .transaction(&self.pool, &self.key, options, async |mut tx| {
-                            Ok::<_, Failed>(pay(&mut tx, &self.key).await?)
-                        });
+                    let order = self.locks.lock(&self.key).options(&self.options);
+                    let unit = order.transaction(&self.pool, async |mut tx| {
+                        Ok::<_, Failed>(pay(&mut tx, &self.key).await?)
+                    });
                     unit.await.map_err(|error| error.0)
                 }
                 Way::Lock => {
@@ -122,7 +120,7 @@ impl Client for Unit {
                         pay(&mut tx, &self.key).await?;
                         tx.commit().await
                     };
-                    Ok(self.locks.with(&self.key, self.options.clone(), body).await??)
+                    Ok(self.locks.lock(&self.key).options(&self.options).run(body).await??)
                 }
                 Way::ForUpdate => {
                     self.locked_by("SELECT paid FROM orders WHERE id = $1 FOR UPDATE")

@@ -12,7 +12,7 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use dblock::store::{RecordState, StoreErrorKind};
-use dblock::{LockManager, LockOptions, OnCrash, Resolution};
+use dblock::{LockManager, OnCrash, Resolution};
 use dblock_axum::{IdempotencyLayer, LockProblem, Scope};
 use dblock_tests::faulty_store::{Fault, FaultyStore, Kind};
 use dblock_tests::{Backend, on_every_store};
@@ -56,8 +56,17 @@ async fn a_timeout_in_the_middle_of_the_work_is_in_doubt(backend: Backend) {
     assert_eq!(work.runs(), 1);
     assert_eq!(state(&locks).await, RecordState::Processing);
 
-    let seen = locks.record::<serde_json::Value>(key()).await.unwrap().unwrap();
-    locks.resolve(&seen.record, Resolution::RunAgain).await.unwrap();
+    let seen = locks
+        .admin()
+        .record::<serde_json::Value>(key())
+        .await
+        .unwrap()
+        .unwrap();
+    locks
+        .admin()
+        .resolve(&seen.record, Resolution::RunAgain)
+        .await
+        .unwrap();
     assert_eq!(send(address, payment()).await.text(), "2");
 }
 
@@ -177,7 +186,7 @@ async fn an_error_of_the_lock_after_the_work_is_in_doubt() {
         let (locks, paid) = (store.manager(), Arc::new(AtomicU32::new(0)));
         let (lent, counted) = (locks.clone(), Arc::clone(&paid));
         let pay = async move || {
-            let guard = lent.acquire("order:42", LockOptions::new()).await?;
+            let guard = lent.lock("order:42").acquire().await?;
             counted.fetch_add(1, Ordering::SeqCst);
             guard.release().await?;
             Ok::<_, LockProblem>("paid")

@@ -110,8 +110,13 @@ async fn killed(backend: &Backend, on_crash: OnCrash, point: Point) -> (Books, S
 /// Decides about the run, as a person would who has seen its record.
 async fn decide(books: &Books, resolution: Resolution) {
     let locks = books.manager().await;
-    let seen = locks.record::<serde_json::Value>(key()).await.unwrap().unwrap();
-    assert!(locks.resolve(&seen.record, resolution).await.unwrap());
+    let seen = locks
+        .admin()
+        .record::<serde_json::Value>(key())
+        .await
+        .unwrap()
+        .unwrap();
+    assert!(locks.admin().resolve(&seen.record, resolution).await.unwrap());
 }
 
 async fn what_may_not_be_repeated_is_in_doubt_until_somebody_decides(backend: Backend) {

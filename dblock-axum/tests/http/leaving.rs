@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::http::StatusCode;
 use dblock::store::RecordState;
-use dblock::{LockManager, LockOptions, OnCrash};
+use dblock::{LockManager, OnCrash};
 use dblock_axum::{IdempotencyLayer, Scope, record_key};
 use dblock_tests::{Backend, on_every_store};
 
@@ -32,7 +32,7 @@ pub(crate) fn key() -> String {
 }
 
 pub(crate) async fn state(locks: &LockManager) -> RecordState {
-    let found = locks.record::<serde_json::Value>(key()).await.unwrap();
+    let found = locks.admin().record::<serde_json::Value>(key()).await.unwrap();
     found.expect("there is a record").record.state
 }
 
@@ -64,7 +64,7 @@ async fn a_shutdown_waits_for_the_work_of_clients_that_went_away(backend: Backen
     let stopping = tokio::spawn(async move { locks.shutdown(LONG).await });
     // The shutdown has begun when the manager takes no new locks. A request that came before would wait for
     // `let_go`.
-    while other.with("other", LockOptions::new(), async {}).await.is_ok() {
+    while other.lock("other").run(async {}).await.is_ok() {
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
     assert!(!stopping.is_finished());

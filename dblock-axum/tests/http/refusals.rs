@@ -176,7 +176,7 @@ async fn options_that_cannot_work_run_nothing() {
 async fn nothing_runs_while_the_database_is_down() {
     let work = Work::new(|run| run.to_string());
     let pool = sqlx::PgPool::connect_lazy("postgres://nobody@127.0.0.1:1/none").unwrap();
-    let locks = LockManager::builder(&pool).start().unwrap();
+    let locks = LockManager::builder(&pool).build_lazy().unwrap();
     let address = start(&work, crate::service::of(locks)).await;
     let down = send(address, payment()).await;
     down.is_problem(503);

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use clap::builder::styling::{AnsiColor, Style};
-use dblock::{Finding, LockManager, LockOptions, Severity};
+use dblock::{Finding, LockManager, Severity};
 use serde_json::{Value, json};
 
 use crate::cli::StoreArguments;
@@ -27,9 +27,11 @@ const WAIT: Duration = Duration::from_secs(5);
 const SLOW: Duration = Duration::from_millis(250);
 
 pub(crate) async fn doctor(store: &StoreArguments) -> Result<Code, Failure> {
-    let locks = builder(store, Missing::IsAnError)?.auto_migrate(false).start()?;
+    let locks = builder(store, Missing::IsAnError)?
+        .auto_migrate(false)
+        .build_lazy()?;
     let findings = during("examining the database", async {
-        let mut findings = locks.diagnose().await?;
+        let mut findings = locks.admin().diagnose().await?;
         // Without tables or rights the reason has been told.
         if findings.iter().all(can_lock) {
             findings.push(tried(&locks).await);
@@ -90,7 +92,7 @@ async fn tried(locks: &LockManager) -> Finding {
 
 async fn try_once(locks: &LockManager) -> Result<(Duration, Duration), Failure> {
     let since = Instant::now();
-    let guard = locks.acquire(KEY, LockOptions::new().wait(WAIT)).await?;
+    let guard = locks.lock(KEY).wait(WAIT).acquire().await?;
     let (acquire, held) = (since.elapsed(), Instant::now());
     guard.release().await?;
     Ok((acquire, held.elapsed()))

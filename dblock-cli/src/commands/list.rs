@@ -51,7 +51,7 @@ async fn rows(store: &StoreArguments, arguments: &ListArguments) -> Result<Answe
     } else {
         filter.urgent_first()
     };
-    let mut found = locks.inspect(filter).await?;
+    let mut found = locks.admin().list(filter).await?;
     let limit = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
     let truncated = found.len() > limit;
     found.truncate(limit);

@@ -16,14 +16,14 @@ use crate::similar::hint;
 
 pub(crate) async fn revoke(store: &StoreArguments, key: &str) -> Result<Code, Failure> {
     let locks = during("connecting to the database", manager(store, Missing::IsAnError)).await?;
-    let was_held = during("revoking the lock", locks.revoke(key)).await?;
+    let was_held = during("revoking the lock", locks.admin().revoke(key)).await?;
     let done = "is revoked: its holder learns of it at its next renewal, and has until the end of its lease";
     answer(store, &locks, key, was_held.then_some(done)).await
 }
 
 pub(crate) async fn force_release(store: &StoreArguments, key: &str, yes: bool) -> Result<Code, Failure> {
     let locks = during("connecting to the database", manager(store, Missing::IsAnError)).await?;
-    let held = async || Ok::<_, Failure>(locks.get(key).await?.filter(LockRow::is_held));
+    let held = async || Ok::<_, Failure>(locks.admin().get(key).await?.filter(LockRow::is_held));
     if !yes {
         let Some(shown) = held().await? else {
             return answer(store, &locks, key, None).await;
@@ -40,7 +40,7 @@ pub(crate) async fn force_release(store: &StoreArguments, key: &str, yes: bool) 
             return Err(Failure::new(Code::No, message));
         }
     }
-    let was_held = during("freeing the lock", locks.force_release(key)).await?;
+    let was_held = during("freeing the lock", locks.admin().force_release(key)).await?;
     answer(store, &locks, key, was_held.then_some("is free")).await
 }
 
@@ -57,7 +57,7 @@ async fn answer(
     } else if let Some(done) = done {
         output::line(&format!("{whole:?} {done}"))?;
     } else {
-        let hint = match during("looking for the key", locks.get(key)).await? {
+        let hint = match during("looking for the key", locks.admin().get(key)).await? {
             Some(_) => String::new(),
             None => hint(locks, store, key).await?,
         };
@@ -76,7 +76,7 @@ pub(crate) async fn purge(store: &StoreArguments, idle: Duration, yes: bool) -> 
         ),
         yes,
     )?;
-    let deleted = during("deleting rows", locks.purge(idle)).await?;
+    let deleted = during("deleting rows", locks.admin().purge(idle)).await?;
     if store.json {
         output::json(&json!({"deleted": deleted}))?;
     } else {
@@ -86,8 +86,8 @@ pub(crate) async fn purge(store: &StoreArguments, idle: Duration, yes: bool) -> 
 }
 
 pub(crate) async fn migrate(store: &StoreArguments) -> Result<Code, Failure> {
-    let locks = builder(store, Missing::AsTheLibrary)?.start()?;
-    during("creating or upgrading the tables", locks.migrate()).await?;
+    let locks = builder(store, Missing::AsTheLibrary)?.build_lazy()?;
+    during("creating or upgrading the tables", locks.admin().migrate()).await?;
     if store.json {
         output::json(&json!({"table": store.table, "migrated": true}))?;
     } else {

@@ -95,7 +95,7 @@ async fn list(
     if let Some(state) = arguments.state {
         filter = of_state(filter, state);
     }
-    let mut found = during("asking the database", locks.records(filter)).await?;
+    let mut found = during("asking the database", locks.admin().records(filter)).await?;
     let limit = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
     let truncated = found.len() > limit;
     found.truncate(limit);
@@ -136,8 +136,8 @@ fn columns(store: &StoreArguments, record: &Record) -> [String; 5] {
 
 async fn show(store: &StoreArguments, locks: &LockManager, key: &str) -> Result<Code, Failure> {
     let (found, lock_held) = during("asking the database", async {
-        let found = locks.record::<Value>(key).await?;
-        Ok::<_, Failure>((found, locks.is_locked(key).await?))
+        let found = locks.admin().record::<Value>(key).await?;
+        Ok::<_, Failure>((found, locks.admin().is_locked(key).await?))
     })
     .await?;
     let Some(found) = found else {
@@ -198,7 +198,12 @@ fn text(whole: &Whole, store: &StoreArguments) -> String {
 }
 
 async fn forget(store: &StoreArguments, locks: &LockManager, key: &str, yes: bool) -> Result<Code, Failure> {
-    let Some(record) = locks.record::<Value>(key).await?.map(|found| found.record) else {
+    let Some(record) = locks
+        .admin()
+        .record::<Value>(key)
+        .await?
+        .map(|found| found.record)
+    else {
         return Err(nothing(store, key));
     };
     if record.state == RecordState::Processing {
@@ -215,7 +220,7 @@ async fn forget(store: &StoreArguments, locks: &LockManager, key: &str, yes: boo
         printable(&record.holder),
     );
     confirm(&question, yes)?;
-    let forgotten = during("deleting the record", locks.forget(&record)).await?;
+    let forgotten = during("deleting the record", locks.admin().forget(&record)).await?;
     decided(store, key, "forgotten", forgotten)
 }
 
@@ -226,7 +231,7 @@ async fn resolve(
 ) -> Result<Code, Failure> {
     let key = &arguments.key;
     let value = arguments.succeeded.as_deref().map(result).transpose()?;
-    let found = locks.record::<Value>(key).await?;
+    let found = locks.admin().record::<Value>(key).await?;
     let wanted = |record: &Record| arguments.replace || record.state != RecordState::Succeeded;
     let Some(found) = found.filter(|found| wanted(&found.record)) else {
         let (whole, hint) = (store.whole(key), without_namespace(store, key));
@@ -260,7 +265,7 @@ async fn resolve(
         printable(&record.holder),
     );
     confirm(&question, arguments.yes)?;
-    let resolved = during("writing the record", locks.resolve(record, resolution)).await?;
+    let resolved = during("writing the record", locks.admin().resolve(record, resolution)).await?;
     decided(store, key, "resolved", resolved)
 }
 

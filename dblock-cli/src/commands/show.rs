@@ -14,7 +14,7 @@ use crate::similar::hint;
 pub(crate) async fn show(store: &StoreArguments, key: &str) -> Result<Code, Failure> {
     let row = during("asking the database", async {
         let locks = manager(store, Missing::IsAnError).await?;
-        if let Some(row) = locks.get(key).await? {
+        if let Some(row) = locks.admin().get(key).await? {
             return Ok(row);
         }
         let hint = hint(&locks, store, key).await?;

@@ -78,7 +78,7 @@ async fn rows(locks: &LockManager, arguments: &WatchArguments) -> Result<Rows, F
     let filter = InspectFilter::new()
         .prefix(&arguments.prefix)
         .limit(arguments.limit + 1);
-    let found = locks.inspect(filter).await?;
+    let found = locks.admin().list(filter).await?;
     // The rest would seem to be free.
     if u32::try_from(found.len()).is_ok_and(|count| count > arguments.limit) {
         let message = format!(

@@ -33,16 +33,18 @@ fn fields(value: &Value) -> Vec<&str> {
 
 async fn ls_and_show_tell_the_rows(backend: Backend) {
     let locks = backend.manager().await;
-    let guard = locks.acquire("order:42", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("order:42").acquire().await.unwrap();
     locks
-        .acquire("order:7", LockOptions::new())
+        .lock("order:7")
+        .acquire()
         .await
         .unwrap()
         .release()
         .await
         .unwrap();
     locks
-        .acquire("other", LockOptions::new())
+        .lock("other")
+        .acquire()
         .await
         .unwrap()
         .release()
@@ -54,7 +56,7 @@ async fn ls_and_show_tell_the_rows(backend: Backend) {
         told.out.contains("order:42") && !told.out.contains("order:7"),
         "{told:?}"
     );
-    let later = locks.acquire("invoice", LockOptions::new()).await.unwrap();
+    let later = locks.lock("invoice").acquire().await.unwrap();
     let held = said(dblock(&backend).args(["ls", "--json"])).await.json();
     let keys = held["locks"].as_array().unwrap().iter().map(|row| &row["key"]);
     assert_eq!(
@@ -104,7 +106,9 @@ async fn nothing_that_is_shown_acts_on_a_terminal(backend: Backend) {
     const TURNS: &str = "a\u{202e}b\u{9b}2J\u{200b}";
     let locks = backend.manager().await;
     let guard = locks
-        .acquire(TURNS, LockOptions::new().function(TURNS))
+        .lock(TURNS)
+        .options(&LockOptions::new().function(TURNS))
+        .acquire()
         .await
         .unwrap();
     for arguments in [

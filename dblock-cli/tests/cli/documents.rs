@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dblock::{LockError, LockOptions, OnCrash, Run, RunOptions};
+use dblock::{LockError, OnCrash, Run, RunOptions};
 use dblock_tests::{Backend, on_every_store};
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ const OTHERS: [&str; 3] = [
 
 async fn the_commands_of_the_runbooks_show_the_lock(backend: Backend) {
     let locks = backend.manager().await;
-    let guard = locks.acquire("order:42", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("order:42").acquire().await.unwrap();
     let lines = commands("A key is stuck");
     for line in &lines {
         let told = said(dblock(&backend).args(line)).await;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dblock::{LockError, LockOptions, OnCrash, RunOptions};
+use dblock::{LockError, OnCrash, RunOptions};
 use dblock_tests::{Backend, on_every_store};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -77,10 +77,16 @@ async fn answers(backend: &Backend, namespace: Option<&str>) -> Vec<Answer> {
         builder.build().await.unwrap()
     };
     let (locks, other) = (manager().await, manager().await);
-    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
     // Somebody who waits, so that nothing in the row is missing.
-    let waits = tokio::spawn(async move { other.acquire("a", LockOptions::new().wait_forever()).await });
-    while locks.get("a").await.unwrap().is_none_or(|row| row.next.is_none()) {
+    let waits = tokio::spawn(async move { other.lock("a").wait_forever().acquire().await });
+    while locks
+        .admin()
+        .get("a")
+        .await
+        .unwrap()
+        .is_none_or(|row| row.next.is_none())
+    {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     let run = RunOptions::new(Duration::from_hours(1), OnCrash::Stop);

@@ -30,7 +30,7 @@ const IGNORES: &str = "trap 'touch told' TERM; (trap '' TERM; while :; do sleep 
 async fn a_revoked_lock_ends_the_command(backend: Backend) {
     let mut run = Script::start(&backend, &["--ttl", "6s"], ENDS_ON_TERM);
     run.file("ready").await;
-    assert!(backend.manager().await.revoke("a").await.unwrap());
+    assert!(backend.manager().await.admin().revoke("a").await.unwrap());
     let told = run.ended().await;
     assert_eq!(told.code, Some(76), "{told:?}");
     assert!(
@@ -44,7 +44,7 @@ async fn a_command_that_ignores_term_is_killed(backend: Backend) {
     let mut run = Script::start(&backend, &["--ttl", "6s", "--grace", "500ms", "--json"], IGNORES);
     run.file("ready").await;
     let grandchild = run.process("id").await;
-    assert!(backend.manager().await.revoke("a").await.unwrap());
+    assert!(backend.manager().await.admin().revoke("a").await.unwrap());
     let told = run.ended().await;
     let report = told.err_json();
     assert_eq!(
@@ -65,7 +65,7 @@ async fn a_lock_freed_by_force_kills_the_command(backend: Backend) {
     let mut run = Script::start(&backend, &["--ttl", "6s"], IGNORES);
     run.file("ready").await;
     let grandchild = run.process("id").await;
-    assert!(backend.manager().await.force_release("a").await.unwrap());
+    assert!(backend.manager().await.admin().force_release("a").await.unwrap());
     let told = run.ended().await;
     assert_eq!(told.code, Some(76), "{told:?}");
     assert!(!is_alive(grandchild));
@@ -77,7 +77,7 @@ async fn a_lock_freed_by_force_is_told_when_the_command_ends_first(backend: Back
         let waits = "touch ready; while ! [ -e go ]; do sleep 0.02; done";
         let mut run = Script::start(&backend, options, waits);
         run.file("ready").await;
-        assert!(backend.manager().await.force_release("a").await.unwrap());
+        assert!(backend.manager().await.admin().force_release("a").await.unwrap());
         std::fs::write(run.path("go"), "").unwrap();
         let told = run.ended().await;
         let report = told.err_json();
@@ -139,7 +139,7 @@ async fn a_stop_and_a_release_that_is_not_confirmed_are_both_told(backend: Backe
     let (proxy, command) = behind_a_proxy(&backend);
     let mut run = Script::start_by(command, &["--ttl", "15s", "--json"], ends);
     run.file("ready").await;
-    assert!(backend.manager().await.revoke("a").await.unwrap());
+    assert!(backend.manager().await.admin().revoke("a").await.unwrap());
     run.file("told").await;
     proxy.set(Traffic::BlackHole);
     std::fs::write(run.path("go"), "").unwrap();

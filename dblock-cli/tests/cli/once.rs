@@ -152,7 +152,7 @@ async fn a_signal_before_the_command_starts_leaves_no_doubt(backend: Backend) {
     for _ in 0..50 {
         let mut child = runs.command(&STOP, "").spawn().unwrap();
         let has_begun = async || {
-            let record = locks.record::<serde_json::Value>("pay:1").await.unwrap();
+            let record = locks.admin().record::<serde_json::Value>("pay:1").await.unwrap();
             record.is_some_and(|found| found.record.state == RecordState::Processing)
         };
         while !has_begun().await && child.try_wait().unwrap().is_none() {}

@@ -155,7 +155,7 @@ async fn what_has_crashed_is_told_from_what_runs(backend: Backend) {
     crashes.await.unwrap_err();
     backend.until_free("b").await;
     // A lock by hand does not make it a running one.
-    let guard = locks.acquire("b", dblock::LockOptions::new()).await.unwrap();
+    let guard = locks.lock("b").acquire().await.unwrap();
     let (a, b) = (("a".into(), "running".into()), ("b".into(), "crashed".into()));
     assert_eq!(states(&backend, &[]).await, [a.clone(), b.clone()]);
     assert_eq!(

@@ -3,7 +3,6 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use dblock::LockOptions;
 use dblock_tests::{Backend, on_every_store};
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
@@ -28,7 +27,7 @@ async fn asked(address: &str, request: &str, host: &str) -> String {
 
 async fn the_page_is_served_to_this_host(backend: Backend) {
     let locks = backend.manager().await;
-    let guard = locks.acquire("order:42", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("order:42").acquire().await.unwrap();
     let mut child = dblock(&backend)
         .args(["serve", "--listen", "127.0.0.1:0", "--json"])
         .stdout(Stdio::piped())

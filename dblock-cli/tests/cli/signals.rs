@@ -20,9 +20,9 @@ async fn a_signal_ends_the_wait(backend: Backend) {
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT] {
         let mut run = Script::start(&backend, &["--wait", "forever"], "touch inside");
         // The row says that it waits.
-        let mut next = locks.get("a").await.unwrap().and_then(|row| row.next);
+        let mut next = locks.admin().get("a").await.unwrap().and_then(|row| row.next);
         while next.is_none() {
-            next = locks.get("a").await.unwrap().and_then(|row| row.next);
+            next = locks.admin().get("a").await.unwrap().and_then(|row| row.next);
         }
         run.signal(signal);
         let told = run.ended().await;

@@ -7,7 +7,7 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dblock::{LockError, LockOptions, OnCrash, RunOptions};
+use dblock::{LockError, OnCrash, RunOptions};
 use dblock_tests::{Backend, on_every_store};
 use nix::pty::{Winsize, openpty};
 use tokio::process::{Child, Command};
@@ -184,8 +184,8 @@ async fn an_answer_is_about_what_was_shown(backend: Backend) {
     backend.die_inside("a", Duration::from_mins(10)).await;
     let mut asked = Terminal::dblock(&backend, &["force-release", "a"]);
     asked.expect("[y/N]").await;
-    assert!(locks.force_release("a").await.unwrap());
-    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+    assert!(locks.admin().force_release("a").await.unwrap());
+    let guard = locks.lock("a").acquire().await.unwrap();
     asked.enter("y\n");
     asked.expect("nothing was done").await;
     assert_eq!(asked.code().await, Some(1));
@@ -204,9 +204,9 @@ async fn an_answer_is_about_what_was_shown(backend: Backend) {
         asked.enter("y\n");
         asked.expect("has changed").await;
         assert_eq!(asked.code().await, Some(1));
-        let shown = locks.record::<u32>("pay:1").await.unwrap().unwrap();
+        let shown = locks.admin().record::<u32>("pay:1").await.unwrap().unwrap();
         assert_eq!(shown.result, Some(7), "{command:?}");
-        assert!(locks.forget(&shown.record).await.unwrap());
+        assert!(locks.admin().forget(&shown.record).await.unwrap());
     }
 }
 
@@ -215,7 +215,7 @@ async fn long_waits_are_shown(backend: Backend) {
     let mut terminal = Terminal::dblock(&backend, &["run", "-k", "a", "--wait", "1m", "true"]);
     terminal.expect("waiting for lock").await;
     terminal.expect("held by").await;
-    backend.manager().await.force_release("a").await.unwrap();
+    backend.manager().await.admin().force_release("a").await.unwrap();
     assert_eq!(terminal.code().await, Some(0), "{}", terminal.text());
 }
 

@@ -31,9 +31,9 @@ async fn changes_are_told_as_they_happen(backend: Backend) {
     let event = |event: &str, key: &str| (event.to_owned(), key.to_owned());
     assert_eq!(told().await, event("held", "old"));
     let locks = backend.manager().await;
-    let guard = locks.acquire("new", dblock::LockOptions::new()).await.unwrap();
+    let guard = locks.lock("new").acquire().await.unwrap();
     assert_eq!(told().await, event("held", "new"));
-    locks.revoke("new").await.unwrap();
+    locks.admin().revoke("new").await.unwrap();
     assert_eq!(told().await, event("revoked", "new"));
     guard.release().await.unwrap();
     assert_eq!(told().await, event("free", "new"));

@@ -34,10 +34,10 @@ pub async fn missing_tables_name_the_remedy(fixture: &impl Fixture) {
     }
 
     assert_schema(LockManager::builder(bare().await).build().await);
-    let locks = LockManager::builder(bare().await).start().unwrap();
+    let locks = LockManager::builder(bare().await).build_lazy().unwrap();
     for options in [long(), patient()] {
         let since = Instant::now();
-        assert_schema(locks.acquire("key", options).await);
+        assert_schema(locks.lock("key").options(&options).acquire().await);
         assert!(since.elapsed() < LONG / 2, "waiting does not help");
     }
     let mut nodes = JoinSet::new();
@@ -52,7 +52,7 @@ pub async fn missing_tables_name_the_remedy(fixture: &impl Fixture) {
         migrated.expect("each of ten nodes that migrate at once finds the tables");
     }
     one.check_schema().await.expect("the tables are there");
-    locks.with("key", long(), async {}).await.unwrap();
+    locks.lock("key").options(&long()).run(async {}).await.unwrap();
 }
 
 #[track_caller]
@@ -70,7 +70,14 @@ fn assert_schema<T: std::fmt::Debug>(result: Result<T, LockError>) {
 /// Without the feature `sqlite` there is no connection to try it on, and nothing is checked.
 pub async fn fence_check_elsewhere_is_unsupported(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
-    let guard = site.manager().await.acquire("key", long()).await.unwrap();
+    let guard = site
+        .manager()
+        .await
+        .lock("key")
+        .options(&long())
+        .acquire()
+        .await
+        .unwrap();
     #[cfg(feature = "sqlite")]
     {
         use sqlx::Connection;
@@ -131,19 +138,16 @@ pub async fn a_ttl_below_the_shortest_is_refused(fixture: &impl Fixture) {
     let shortest = shortest.max(LockOptions::MIN_TTL);
     let below = LockOptions::new().ttl(shortest.mul_f64(0.999));
     let refused = [
-        locks.acquire("key", below.clone()).await.map(drop),
-        locks.try_acquire("key", below.clone()).await.map(drop),
-        locks.acquire_all(["key"], below.clone()).await.map(drop),
-        locks.with("key", below, async {}).await,
+        locks.lock("key").options(&below).acquire().await.map(drop),
+        locks.lock("key").options(&below).try_acquire().await.map(drop),
+        locks.lock(["key"]).options(&below).acquire().await.map(drop),
+        locks.lock("key").options(&below).run(async {}).await,
     ];
     for refused in refused {
         assert!(matches!(refused, Err(LockError::Invalid { .. })), "{refused:?}");
     }
-    assert_eq!(locks.get("key").await.unwrap(), None, "nothing was sent");
-    let guard = locks
-        .acquire("key", LockOptions::new().ttl(shortest))
-        .await
-        .unwrap();
+    assert_eq!(locks.admin().get("key").await.unwrap(), None, "nothing was sent");
+    let guard = locks.lock("key").ttl(shortest).acquire().await.unwrap();
     guard.release().await.unwrap();
 }
 
@@ -153,7 +157,7 @@ pub async fn runtime_is_the_callers_or_its_own(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let store = fixture.store().await;
     if store.capabilities().callers_runtime {
-        let built = std::thread::spawn(|| LockManager::builder(store).start());
+        let built = std::thread::spawn(|| LockManager::builder(store).build_lazy());
         let refused = built.join().expect("no panic").map(drop);
         assert!(matches!(refused, Err(LockError::Invalid { .. })), "{refused:?}");
         return;
@@ -165,7 +169,7 @@ pub async fn runtime_is_the_callers_or_its_own(fixture: &impl Fixture) {
             .unwrap();
         runtime.block_on(async {
             let locks = LockManager::builder(store).build().await.unwrap();
-            locks.acquire("key", long()).await.unwrap()
+            locks.lock("key").options(&long()).acquire().await.unwrap()
         })
     });
     let guard = elsewhere.await.expect("no panic");

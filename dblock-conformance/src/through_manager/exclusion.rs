@@ -48,7 +48,12 @@ pub async fn tasks_of_two_managers_never_overlap(fixture: &impl Fixture) {
             for turn in 0..TURNS {
                 let which = (task / 2 + turn) % 2;
                 let body = resources[which].use_it();
-                locks.with(keys[which], patient(), body).await.unwrap();
+                locks
+                    .lock(keys[which])
+                    .options(&patient())
+                    .run(body)
+                    .await
+                    .unwrap();
             }
         });
     }
@@ -76,15 +81,14 @@ pub async fn tasks_of_two_managers_never_overlap(fixture: &impl Fixture) {
 pub async fn callers_of_one_process_get_in_first_come_first_served(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     let order = Mutex::new(Vec::new());
     let callers = (0..8).map(|caller| {
         let order = &order;
-        locks.with(
-            "key",
-            patient(),
-            async move { order.lock().unwrap().push(caller) },
-        )
+        locks
+            .lock("key")
+            .options(&patient())
+            .run(async move { order.lock().unwrap().push(caller) })
     });
     // `join_all` polls them in order, and the release only after all of them are in the queue.
     let (ended, released) = tokio::join!(join_all(callers), guard.release());
@@ -97,17 +101,27 @@ pub async fn callers_of_one_process_get_in_first_come_first_served(fixture: &imp
 pub async fn other_keys_do_not_wait(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (first, second) = (site.manager().await, site.manager().await);
-    let _one = first.acquire("key", long()).await.unwrap();
+    let _one = first.lock("key").options(&long()).acquire().await.unwrap();
     for key in ["Key", "key ", "keY", "ke"] {
         second
-            .acquire(key, long())
+            .lock(key)
+            .options(&long())
+            .acquire()
             .await
             .unwrap()
             .release()
             .await
             .unwrap();
     }
-    assert!(second.acquire("key", long()).await.unwrap_err().is_busy());
+    assert!(
+        second
+            .lock("key")
+            .options(&long())
+            .acquire()
+            .await
+            .unwrap_err()
+            .is_busy()
+    );
 }
 
 /// A process died inside: others are busy until its lease ends, and enter soon after with a larger token.
@@ -126,14 +140,14 @@ async fn is_taken_over(site: &Site<'_, impl Fixture>) -> bool {
     let locks = site.manager().await;
     // Long enough to be asked for inside of it on a busy machine.
     let dead = site.die_inside("key", SHORT * 5).await;
-    match locks.acquire("key", long()).await {
+    match locks.lock("key").options(&long()).acquire().await {
         Err(LockError::Busy { holder, .. }) => {
             let holder = holder.unwrap();
             assert_eq!((holder.owner, holder.name.as_str()), (dead.owner, "host/dead"));
         }
         other => panic!("{other:?}"),
     }
-    let guard = locks.acquire("key", patient()).await.unwrap();
+    let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
     if guard.pin().await.is_err() {
         return false;
     }
@@ -174,12 +188,14 @@ async fn stays_inside(site: &Site<'_, impl Fixture>) -> bool {
     let (locks, other) = (site.manager().await, site.manager().await);
     // Long enough for renewals on a busy machine.
     let options = patient().ttl(SHORT * 3);
-    let stayed = locks.with("key", options, async {
+    let stayed = locks.lock("key").options(&options).run(async {
         let lock = current().unwrap();
         let granted = site.the_row("key").await;
         loop {
             let refused = other
-                .acquire("key", short())
+                .lock("key")
+                .options(&short())
+                .acquire()
                 .await
                 .map(|guard| guard.fence_token());
             if lock.remaining().is_zero() {

@@ -43,7 +43,14 @@ async fn is_locked(store: &dyn Store, row: &LockRow) -> bool {
 /// again.
 pub async fn a_checked_lock_keeps_its_row_until_the_transaction_ends(fixture: &impl FenceFixture) {
     let site = Site::new(fixture).await;
-    let guard = site.manager().await.acquire("key", long()).await.unwrap();
+    let guard = site
+        .manager()
+        .await
+        .lock("key")
+        .options(&long())
+        .acquire()
+        .await
+        .unwrap();
     for end in [End::Commit, End::Rollback] {
         let row = site.the_row("key").await;
         let body = async |transaction: &mut dyn FenceConnection| {
@@ -62,7 +69,7 @@ pub async fn a_checked_lock_keeps_its_row_until_the_transaction_ends(fixture: &i
 pub async fn a_release_in_a_transaction_takes_effect_with_the_commit(fixture: &impl FenceFixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     let token = guard.fence_token();
     let body = async |transaction: &mut dyn FenceConnection| {
         guard.release_in(transaction).await.expect("the lease holds");
@@ -76,7 +83,7 @@ pub async fn a_release_in_a_transaction_takes_effect_with_the_commit(fixture: &i
         End::Commit
     };
     fixture.transaction(body).await;
-    let next = other.acquire("key", patient()).await.unwrap();
+    let next = other.lock("key").options(&patient()).acquire().await.unwrap();
     assert!(next.fence_token() > token);
     next.release().await.unwrap();
 }
@@ -84,7 +91,14 @@ pub async fn a_release_in_a_transaction_takes_effect_with_the_commit(fixture: &i
 /// The row is what it was, and the manager frees it.
 pub async fn a_release_that_is_rolled_back_has_not_been(fixture: &impl FenceFixture) {
     let site = Site::new(fixture).await;
-    let guard = site.manager().await.acquire("key", long()).await.unwrap();
+    let guard = site
+        .manager()
+        .await
+        .lock("key")
+        .options(&long())
+        .acquire()
+        .await
+        .unwrap();
     let body = async |transaction: &mut dyn FenceConnection| {
         guard.release_in(transaction).await.expect("the lease holds");
         assert_eq!(
@@ -103,9 +117,9 @@ pub async fn a_transaction_does_not_see_a_lease_that_is_gone(fixture: &impl Fenc
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
     for releases in [false, true] {
-        let guard = locks.acquire("key", long()).await.unwrap();
-        other.force_release("key").await.unwrap();
-        let next = other.acquire("key", long()).await.unwrap();
+        let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+        other.admin().force_release("key").await.unwrap();
+        let next = other.lock("key").options(&long()).acquire().await.unwrap();
         let body = async |transaction: &mut dyn FenceConnection| {
             let gone = if releases {
                 guard.release_in(transaction).await
@@ -130,7 +144,7 @@ pub async fn a_transaction_does_not_see_a_lease_that_is_gone(fixture: &impl Fenc
 pub async fn a_transaction_that_is_older_than_the_lock_is_retryable(fixture: &impl FenceFixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
-    let before = locks.acquire("before", long()).await.unwrap();
+    let before = locks.lock("before").options(&long()).acquire().await.unwrap();
     let body = async |transaction: &mut dyn FenceConnection| {
         match transaction.database() {
             Database::Postgres => {
@@ -143,7 +157,7 @@ pub async fn a_transaction_that_is_older_than_the_lock_is_retryable(fixture: &im
         }
         // The first read makes the snapshot.
         before.verify_in(transaction).await.unwrap();
-        let guard = locks.acquire("key", long()).await.unwrap();
+        let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
         assert_conflict(guard.verify_in(transaction).await);
         End::Rollback
     };
@@ -156,8 +170,12 @@ pub async fn a_deadlock_is_retryable(fixture: &impl FenceFixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
     let guards = [
-        Mutex::new(Some(locks.acquire("first", long()).await.unwrap())),
-        Mutex::new(Some(locks.acquire("second", long()).await.unwrap())),
+        Mutex::new(Some(
+            locks.lock("first").options(&long()).acquire().await.unwrap(),
+        )),
+        Mutex::new(Some(
+            locks.lock("second").options(&long()).acquire().await.unwrap(),
+        )),
     ];
     let (both_checked, ended) = (Barrier::new(2), Mutex::new(Vec::new()));
     let take = |place: usize| guards[place].lock().unwrap().take().expect("it was put back");
@@ -187,7 +205,14 @@ pub async fn a_deadlock_is_retryable(fixture: &impl FenceFixture) {
 /// then; the others keep them.
 pub async fn a_release_below_a_savepoint_is_refused(fixture: &impl FenceFixture) {
     let site = Site::new(fixture).await;
-    let guard = site.manager().await.acquire("key", long()).await.unwrap();
+    let guard = site
+        .manager()
+        .await
+        .lock("key")
+        .options(&long())
+        .acquire()
+        .await
+        .unwrap();
     let body = async |transaction: &mut dyn FenceConnection| {
         if transaction.database() == Database::Postgres {
             execute(transaction, "SAVEPOINT here", &[]).await.unwrap();
@@ -210,7 +235,14 @@ pub async fn a_write_under_a_lease_waits_for_no_transaction(fixture: &impl Fence
     let site = Site::new(fixture).await;
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
-    let guard = site.manager().await.acquire("key", long()).await.unwrap();
+    let guard = site
+        .manager()
+        .await
+        .lock("key")
+        .options(&long())
+        .acquire()
+        .await
+        .unwrap();
     let row = site.the_row("key").await;
     let begun = entry(RecordState::Processing, guard.fence_token(), 1);
     let failed = entry(RecordState::Failed, guard.fence_token(), 1);

@@ -11,9 +11,11 @@ pub async fn the_longest_key_works(fixture: &impl Fixture) {
     let key = format!("{}é", "k".repeat(253));
     assert_eq!(key.len(), 255);
     let almost = format!("{}è", "k".repeat(253));
-    let _guard = locks.acquire(&key, long()).await.unwrap();
+    let _guard = locks.lock(&key).options(&long()).acquire().await.unwrap();
     locks
-        .acquire(&almost, long())
+        .lock(&almost)
+        .options(&long())
+        .acquire()
         .await
         .unwrap()
         .release()
@@ -29,11 +31,11 @@ pub async fn keys_that_look_alike_are_locks_of_their_own(fixture: &impl Fixture)
     let (locks, other) = (site.manager().await, site.manager().await);
     let mut guards = Vec::new();
     for key in look_alikes() {
-        let guard = locks.acquire(&key, long()).await;
+        let guard = locks.lock(&key).options(&long()).acquire().await;
         guards.push(guard.unwrap_or_else(|error| panic!("{key:?}: {error}")));
     }
     for guard in guards {
-        let refused = other.acquire(guard.key(), long()).await;
+        let refused = other.lock(guard.key()).options(&long()).acquire().await;
         assert!(
             refused.is_err_and(|error| error.is_busy()),
             "{:?} is held",
@@ -45,7 +47,9 @@ pub async fn keys_that_look_alike_are_locks_of_their_own(fixture: &impl Fixture)
         guard.release().await.unwrap();
         assert!(site.is_free(&key).await);
         other
-            .try_acquire(&key, long())
+            .lock(&key)
+            .options(&long())
+            .try_acquire()
             .await
             .unwrap()
             .unwrap()

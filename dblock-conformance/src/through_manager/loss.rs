@@ -47,13 +47,13 @@ pub async fn a_lease_freed_by_force_stops_its_body(fixture: &impl Fixture) {
     let dropped = Dropped::default();
     let (inside, is_inside) = oneshot::channel();
     let body = dropped.clone().body();
-    let held = locks.with("key", long().ttl(RENEWED), async {
+    let held = locks.lock("key").options(&long()).ttl(RENEWED).run(async {
         inside.send(current().unwrap().fence_token()).unwrap();
         body.await;
     });
     let force = async {
         let token = is_inside.await.unwrap();
-        assert!(operator.force_release("key").await.unwrap());
+        assert!(operator.admin().force_release("key").await.unwrap());
         token
     };
     let (ended, token) = tokio::join!(held, force);
@@ -78,16 +78,21 @@ pub async fn a_lease_freed_by_force_stops_its_body(fixture: &impl Fixture) {
 pub async fn a_body_that_only_wants_a_signal_goes_on(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, operator) = (site.manager().await, site.manager().await);
-    let held = locks.with("key", long().ttl(RENEWED).on_lost(OnLost::Signal), async {
-        let lock = current().unwrap();
-        operator.force_release("key").await.unwrap();
-        let lost = lock.lost().await;
-        assert_eq!(reason(&lost), LostReason::Gone);
-        assert_eq!(lock.remaining(), Duration::ZERO);
-        // It goes on for as long as it likes.
-        tokio::time::sleep(SHORT).await;
-        "the end"
-    });
+    let held = locks
+        .lock("key")
+        .options(&long())
+        .ttl(RENEWED)
+        .on_lost(OnLost::Signal)
+        .run(async {
+            let lock = current().unwrap();
+            operator.admin().force_release("key").await.unwrap();
+            let lost = lock.lost().await;
+            assert_eq!(reason(&lost), LostReason::Gone);
+            assert_eq!(lock.remaining(), Duration::ZERO);
+            // It goes on for as long as it likes.
+            tokio::time::sleep(SHORT).await;
+            "the end"
+        });
     assert_eq!(held.await.unwrap(), "the end");
 }
 
@@ -140,19 +145,24 @@ async fn dropped_in_time(site: &Site<'_, impl Fixture>) -> bool {
     let ends_at = Mutex::new(None);
     let body = dropped.clone().body();
     let asked_at = Instant::now();
-    let held = locks.with("key", patient().ttl(ttl).renew(false), async {
-        // On this clock the lease ends at the latest then: the row was read before the clock. Where rows have
-        // no clock, the lease ends no earlier than then.
-        let row = site.the_row("key").await;
-        let end = if site.has_clock() {
-            let rest = u64::try_from(row.expire_at - row.now).unwrap();
-            (Instant::now(), Duration::from_micros(rest))
-        } else {
-            (asked_at, ttl)
-        };
-        *ends_at.lock().unwrap() = Some(end);
-        body.await;
-    });
+    let held = locks
+        .lock("key")
+        .options(&patient())
+        .ttl(ttl)
+        .renew(false)
+        .run(async {
+            // On this clock the lease ends at the latest then: the row was read before the clock. Where rows have
+            // no clock, the lease ends no earlier than then.
+            let row = site.the_row("key").await;
+            let end = if site.has_clock() {
+                let rest = u64::try_from(row.expire_at - row.now).unwrap();
+                (Instant::now(), Duration::from_micros(rest))
+            } else {
+                (asked_at, ttl)
+            };
+            *ends_at.lock().unwrap() = Some(end);
+            body.await;
+        });
     let lost = held.await.unwrap_err();
     assert_eq!(reason(&lost), LostReason::Expired);
     let Some((read_at, rest)) = ends_at.into_inner().unwrap() else {
@@ -177,7 +187,11 @@ pub async fn an_extended_guard_outlives_its_ttl(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
     let guard = locks
-        .acquire("key", patient().ttl(RENEWED).renew(false))
+        .lock("key")
+        .options(&patient())
+        .ttl(RENEWED)
+        .renew(false)
+        .acquire()
         .await
         .unwrap();
     let before = site.the_row("key").await;
@@ -199,14 +213,14 @@ pub async fn an_extended_guard_outlives_its_ttl(fixture: &impl Fixture) {
 pub async fn a_lease_that_is_over_is_not_extended(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, operator) = (site.manager().await, site.manager().await);
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     let before = site.the_row("key").await;
-    assert!(operator.revoke("key").await.unwrap());
+    assert!(operator.admin().revoke("key").await.unwrap());
     let revoked = guard.extend(LONG * 2).await.unwrap_err();
     assert_eq!(reason(&revoked), LostReason::Revoked);
     assert!(!guard.is_lost(), "it keeps the time that it had");
     assert_eq!(site.the_row("key").await.expire_at, before.expire_at);
-    assert!(operator.force_release("key").await.unwrap());
+    assert!(operator.admin().force_release("key").await.unwrap());
     let gone = guard.extend(LONG).await.unwrap_err();
     assert_eq!(reason(&gone), LostReason::Revoked);
     assert!(guard.is_lost() && site.is_free("key").await);
@@ -221,7 +235,9 @@ pub async fn max_hold_ends_a_lease_that_is_renewed(fixture: &impl Fixture) {
     let max_hold = RENEWED + SHORT;
     let options = long().ttl(RENEWED).max_hold(max_hold);
     let lost = locks
-        .with("key", options, dropped.clone().body())
+        .lock("key")
+        .options(&options)
+        .run(dropped.clone().body())
         .await
         .unwrap_err();
     assert_eq!(reason(&lost), LostReason::MaxHold);
@@ -234,8 +250,8 @@ pub async fn max_hold_ends_a_lease_that_is_renewed(fixture: &impl Fixture) {
 pub async fn a_body_that_finished_in_time_keeps_its_result(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, operator) = (site.manager().await, site.manager().await);
-    let held = locks.with("key", long(), async {
-        assert!(operator.force_release("key").await.unwrap());
+    let held = locks.lock("key").options(&long()).run(async {
+        assert!(operator.admin().force_release("key").await.unwrap());
         7
     });
     assert_eq!(
@@ -249,9 +265,9 @@ pub async fn a_body_that_finished_in_time_keeps_its_result(fixture: &impl Fixtur
 pub async fn a_late_release_changes_nothing_and_says_lost(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
-    let former = locks.acquire("key", long()).await.unwrap();
-    other.force_release("key").await.unwrap();
-    let successor = other.acquire("key", long()).await.unwrap();
+    let former = locks.lock("key").options(&long()).acquire().await.unwrap();
+    other.admin().force_release("key").await.unwrap();
+    let successor = other.lock("key").options(&long()).acquire().await.unwrap();
     let row = site.the_row("key").await;
     let token = former.fence_token();
     match former.release().await {
@@ -278,15 +294,27 @@ pub async fn a_late_release_changes_nothing_and_says_lost(fixture: &impl Fixture
 pub async fn a_former_holder_renews_nothing(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
-    let former = locks.acquire("key", long().ttl(RENEWED)).await.unwrap();
-    other.force_release("key").await.unwrap();
+    let former = locks
+        .lock("key")
+        .options(&long())
+        .ttl(RENEWED)
+        .acquire()
+        .await
+        .unwrap();
+    other.admin().force_release("key").await.unwrap();
     // Two holds, so that a count that the former holder wrote would be seen.
-    let nested = other.with("key", long(), async {
+    let nested = other.lock("key").options(&long()).run(async {
         let row = site.the_row("key").await;
         let lost = former.lost().await;
         (lost, row, site.the_row("key").await)
     });
-    let (lost, row, after) = other.with("key", long(), nested).await.unwrap().unwrap();
+    let (lost, row, after) = other
+        .lock("key")
+        .options(&long())
+        .run(nested)
+        .await
+        .unwrap()
+        .unwrap();
     assert_eq!(reason(&lost), LostReason::Gone);
     assert!(former.is_lost() && former.remaining().is_zero());
     assert_eq!((row.reentrant_count, after.reentrant_count), (2, 2));
@@ -298,9 +326,15 @@ pub async fn a_former_holder_renews_nothing(fixture: &impl Fixture) {
 pub async fn an_expired_guard_releases_nothing(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
-    let former = locks.acquire("key", short().renew(false)).await.unwrap();
+    let former = locks
+        .lock("key")
+        .options(&short())
+        .renew(false)
+        .acquire()
+        .await
+        .unwrap();
     let dropped = locks.clone();
-    let successor = other.acquire("key", patient()).await.unwrap();
+    let successor = other.lock("key").options(&patient()).acquire().await.unwrap();
     assert!(successor.fence_token() > former.fence_token());
     assert!(former.is_lost(), "it knew before anybody could enter");
     let row = site.the_row("key").await;
@@ -319,9 +353,9 @@ pub async fn an_expired_guard_releases_nothing(fixture: &impl Fixture) {
 pub async fn the_loss_of_an_inner_lock_leaves_the_outer_one(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, operator) = (site.manager().await, site.manager().await);
-    let outer = locks.with("outer", long(), async {
-        let inner = locks.with("inner", long().ttl(RENEWED), async {
-            operator.force_release("inner").await.unwrap();
+    let outer = locks.lock("outer").options(&long()).run(async {
+        let inner = locks.lock("inner").options(&long()).ttl(RENEWED).run(async {
+            operator.admin().force_release("inner").await.unwrap();
             std::future::pending::<()>().await;
         });
         let lost = inner.await.unwrap_err();
@@ -339,9 +373,9 @@ pub async fn the_loss_of_the_outer_lock_drops_the_nested_bodies(fixture: &impl F
     let (locks, operator) = (site.manager().await, site.manager().await);
     let dropped = Dropped::default();
     let body = dropped.clone().body();
-    let outer = locks.with("outer", long().ttl(RENEWED), async {
-        operator.force_release("outer").await.unwrap();
-        locks.with("inner", long(), body).await
+    let outer = locks.lock("outer").options(&long()).ttl(RENEWED).run(async {
+        operator.admin().force_release("outer").await.unwrap();
+        locks.lock("inner").options(&long()).run(body).await
     });
     let lost = outer.await.unwrap_err();
     assert_eq!(lost.key().unwrap().as_str(), "outer");

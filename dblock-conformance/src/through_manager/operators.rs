@@ -13,10 +13,10 @@ pub async fn inspect_filters_by_prefix_and_count(fixture: &impl Fixture) {
     let locks = site.manager().await;
     let mut guards = Vec::new();
     for key in ["a%1", "a%2", "a_1", "ab1", "b"] {
-        guards.push(locks.acquire(key, long()).await.unwrap());
+        guards.push(locks.lock(key).options(&long()).acquire().await.unwrap());
     }
     let keys = async |filter: InspectFilter| -> Vec<String> {
-        let rows = locks.inspect(filter).await.unwrap();
+        let rows = locks.admin().list(filter).await.unwrap();
         rows.iter().map(|row| row.key.to_string()).collect()
     };
     assert_eq!(
@@ -37,28 +37,29 @@ pub async fn inspect_filters_by_prefix_and_count(fixture: &impl Fixture) {
 pub async fn a_look_at_one_key_sees_that_key_alone(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
-    let longer = locks.acquire("order:42", long()).await.unwrap();
-    assert_eq!(locks.get("order:4").await.unwrap(), None);
-    assert!(!locks.is_locked("order:4").await.unwrap());
-    let guard = locks.acquire("order:4", long()).await.unwrap();
+    let longer = locks.lock("order:42").options(&long()).acquire().await.unwrap();
+    assert_eq!(locks.admin().get("order:4").await.unwrap(), None);
+    assert!(!locks.admin().is_locked("order:4").await.unwrap());
+    let guard = locks.lock("order:4").options(&long()).acquire().await.unwrap();
     for guard in [&longer, &guard] {
-        let row = locks.get(guard.key()).await.unwrap().unwrap();
+        let row = locks.admin().get(guard.key()).await.unwrap().unwrap();
         assert_eq!(
             (row.key.as_str(), row.fence_token),
             (guard.key(), guard.fence_token())
         );
         assert!(row.is_held());
-        assert!(locks.is_locked(guard.key()).await.unwrap());
+        assert!(locks.admin().is_locked(guard.key()).await.unwrap());
     }
     guard.release().await.unwrap();
     let left = locks
+        .admin()
         .get("order:4")
         .await
         .unwrap()
         .is_some_and(|row| row.is_held());
-    assert!(!left && !locks.is_locked("order:4").await.unwrap());
-    assert!(locks.is_locked("order:42").await.unwrap());
-    let refused = locks.get("").await;
+    assert!(!left && !locks.admin().is_locked("order:4").await.unwrap());
+    assert!(locks.admin().is_locked("order:42").await.unwrap());
+    let refused = locks.admin().get("").await;
     assert!(matches!(refused, Err(LockError::Invalid { .. })), "{refused:?}");
 }
 
@@ -66,18 +67,31 @@ pub async fn a_look_at_one_key_sees_that_key_alone(fixture: &impl Fixture) {
 pub async fn a_revoked_lock_is_free_when_its_holder_leaves(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, operator) = (site.manager().await, site.manager().await);
-    let guard = locks.acquire("key", long()).await.unwrap();
-    assert!(operator.revoke("key").await.unwrap());
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+    assert!(operator.admin().revoke("key").await.unwrap());
     assert_eq!(
         site.the_row("key").await.reentrant_count,
         1,
         "its holder is still inside"
     );
-    assert!(operator.acquire("key", long()).await.unwrap_err().is_busy());
+    assert!(
+        operator
+            .lock("key")
+            .options(&long())
+            .acquire()
+            .await
+            .unwrap_err()
+            .is_busy()
+    );
     guard.release().await.unwrap();
-    let next = operator.acquire("key", long()).await.unwrap();
+    let next = operator.lock("key").options(&long()).acquire().await.unwrap();
     // The order was for the former lease only.
-    operator.with("other", long(), async {}).await.unwrap();
+    operator
+        .lock("other")
+        .options(&long())
+        .run(async {})
+        .await
+        .unwrap();
     assert!(!next.is_lost());
 }
 
@@ -85,8 +99,14 @@ pub async fn a_revoked_lock_is_free_when_its_holder_leaves(fixture: &impl Fixtur
 pub async fn a_revoked_lease_is_told_and_not_renewed(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, operator) = (site.manager().await, site.manager().await);
-    let guard = locks.acquire("key", long().ttl(RENEWED)).await.unwrap();
-    assert!(operator.revoke("key").await.unwrap());
+    let guard = locks
+        .lock("key")
+        .options(&long())
+        .ttl(RENEWED)
+        .acquire()
+        .await
+        .unwrap();
+    assert!(operator.admin().revoke("key").await.unwrap());
     let ends_at = site.the_row("key").await.expire_at;
     guard.revoked().await;
     assert!(!guard.is_lost(), "told before the end");
@@ -105,23 +125,29 @@ pub async fn a_revoked_lease_is_told_and_not_renewed(fixture: &impl Fixture) {
         let row = site.until("key", |row| !row.is_held()).await;
         assert_eq!(row.expire_at, ends_at, "it was not renewed");
     }
-    operator.with("key", long().wait(LONG), async {}).await.unwrap();
+    operator
+        .lock("key")
+        .options(&long())
+        .wait(LONG)
+        .run(async {})
+        .await
+        .unwrap();
 }
 
 /// A key that was freed by force can be taken at once, with a larger token.
 pub async fn a_key_freed_by_force_can_be_taken_at_once(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, operator) = (site.manager().await, site.manager().await);
-    let former = locks.acquire("key", long()).await.unwrap();
+    let former = locks.lock("key").options(&long()).acquire().await.unwrap();
     let row = site.the_row("key").await;
-    assert!(operator.force_release("key").await.unwrap());
+    assert!(operator.admin().force_release("key").await.unwrap());
     let freed = site.the_row("key").await;
     assert!(is_free(&freed));
     assert_ne!(
         freed.lease_id, row.lease_id,
         "the former holder's requests find nothing"
     );
-    let next = operator.acquire("key", long()).await.unwrap();
+    let next = operator.lock("key").options(&long()).acquire().await.unwrap();
     assert!(next.fence_token() > former.fence_token());
 }
 
@@ -130,10 +156,10 @@ pub async fn orders_about_a_free_key_find_nothing(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
     for _ in 0..2 {
-        assert!(!locks.revoke("key").await.unwrap());
-        assert!(!locks.force_release("key").await.unwrap());
+        assert!(!locks.admin().revoke("key").await.unwrap());
+        assert!(!locks.admin().force_release("key").await.unwrap());
         // The second time there is a row, a free one.
-        locks.with("key", long(), async {}).await.unwrap();
+        locks.lock("key").options(&long()).run(async {}).await.unwrap();
     }
 }
 
@@ -142,7 +168,7 @@ pub async fn health_says_when_the_store_last_answered(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
     assert_eq!(locks.health().last_success, None);
-    locks.with("key", long(), async {}).await.unwrap();
+    locks.lock("key").options(&long()).run(async {}).await.unwrap();
     eventually("the release is counted", || locks.health().pending_releases == 0).await;
     let health = locks.health();
     assert!(

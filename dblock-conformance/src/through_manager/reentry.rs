@@ -22,9 +22,12 @@ async fn count(site: &Site<'_, impl Fixture>) -> u32 {
 pub async fn each_hold_counts_in_the_row(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
-    let outer = locks.with("key", long(), async {
+    let outer = locks.lock("key").options(&long()).run(async {
         let before = count(&site).await;
-        let inside = locks.with("key", long(), async { count(&site).await });
+        let inside = locks
+            .lock("key")
+            .options(&long())
+            .run(async { count(&site).await });
         (before, inside.await.unwrap(), count(&site).await)
     });
     assert_eq!(outer.await.unwrap(), (1, 2, 1));
@@ -39,9 +42,12 @@ pub async fn owner_and_token_stay_the_same_inside(fixture: &impl Fixture) {
         let lock = current().unwrap();
         (lock.key().to_owned(), lock.owner(), lock.fence_token())
     };
-    let outer = locks.with("key", long(), async {
+    let outer = locks.lock("key").options(&long()).run(async {
         let row = site.the_row("key").await;
-        let inner = locks.with("key", long(), async { (seen(), site.the_row("key").await) });
+        let inner = locks
+            .lock("key")
+            .options(&long())
+            .run(async { (seen(), site.the_row("key").await) });
         let (inner, inner_row) = inner.await.unwrap();
         assert_eq!(inner, seen());
         assert_eq!(inner_row.lease_id, row.lease_id);
@@ -66,7 +72,7 @@ pub async fn deep_nesting_counts_up_and_down(fixture: &impl Fixture) {
                 }
                 assert_eq!(count(site).await, depth);
             };
-            locks.with("key", long(), body).await.unwrap();
+            locks.lock("key").options(&long()).run(body).await.unwrap();
         }
         .boxed()
     }
@@ -82,14 +88,14 @@ pub async fn two_nested_calls_at_once_count_twice(fixture: &impl Fixture) {
     let both_inside = Barrier::new(2);
     let both_seen = Barrier::new(2);
     let nested = || {
-        locks.with("key", long(), async {
+        locks.lock("key").options(&long()).run(async {
             both_inside.wait().await;
             let seen = count(&site).await;
             both_seen.wait().await;
             seen
         })
     };
-    let outer = locks.with("key", long(), async {
+    let outer = locks.lock("key").options(&long()).run(async {
         let (one, two) = tokio::join!(nested(), nested());
         (one.unwrap(), two.unwrap(), count(&site).await)
     });
@@ -103,7 +109,7 @@ pub async fn siblings_without_an_enclosing_hold_exclude_each_other(fixture: &imp
     let locks = site.manager().await;
     let inside = AtomicU32::new(0);
     let sibling = || {
-        locks.with("key", patient(), async {
+        locks.lock("key").options(&patient()).run(async {
             assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "overlap");
             let row = site.the_row("key").await;
             yield_now().await;
@@ -123,11 +129,13 @@ pub async fn a_spawned_task_is_a_new_owner(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
     let child = locks.clone();
-    let outer = locks.with("key", long(), async {
+    let outer = locks.lock("key").options(&long()).run(async {
         let spawned = tokio::spawn(async move {
             assert!(current().is_none());
             child
-                .acquire("key", long())
+                .lock("key")
+                .options(&long())
+                .acquire()
                 .await
                 .map(|guard| guard.fence_token())
         });
@@ -143,10 +151,16 @@ pub async fn a_spawned_task_is_a_new_owner(fixture: &impl Fixture) {
 pub async fn another_manager_does_not_reenter(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
-    let nested = locks.with("key", long(), other.with("key", long(), async {}));
+    let nested = locks
+        .lock("key")
+        .options(&long())
+        .run(other.lock("key").options(&long()).run(async {}));
     assert!(matches!(nested.await.unwrap(), Err(LockError::Busy { .. })));
     let clone = locks.clone();
-    let nested = locks.with("key", long(), clone.with("key", long(), async {}));
+    let nested = locks
+        .lock("key")
+        .options(&long())
+        .run(clone.lock("key").options(&long()).run(async {}));
     assert!(nested.await.unwrap().is_ok(), "a clone is the same manager");
 }
 
@@ -154,12 +168,21 @@ pub async fn another_manager_does_not_reenter(fixture: &impl Fixture) {
 pub async fn a_guard_taken_inside_outlives_the_body(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
-    let guard = locks.with("key", long(), async {
-        locks.acquire("key", long()).await.unwrap()
-    });
+    let guard = locks
+        .lock("key")
+        .options(&long())
+        .run(async { locks.lock("key").options(&long()).acquire().await.unwrap() });
     let guard = guard.await.unwrap();
     assert_eq!(count(&site).await, 1, "the guard's hold");
-    assert!(other.acquire("key", long()).await.unwrap_err().is_busy());
+    assert!(
+        other
+            .lock("key")
+            .options(&long())
+            .acquire()
+            .await
+            .unwrap_err()
+            .is_busy()
+    );
     guard.release().await.unwrap();
     assert_eq!(count(&site).await, 0);
 }
@@ -168,13 +191,16 @@ pub async fn a_guard_taken_inside_outlives_the_body(fixture: &impl Fixture) {
 pub async fn a_nested_call_that_is_dropped_counts_back(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
-    let outer = locks.with("key", long(), async {
+    let outer = locks.lock("key").options(&long()).run(async {
         for when in [DropWhen::Waiting, DropWhen::Woken] {
             for polls in 0..50 {
-                let nested = locks.with("key", long(), yield_now());
+                let nested = locks.lock("key").options(&long()).run(yield_now());
                 let ended = drop_after(nested, polls, when).await.is_some();
                 // The next nested call brings the row up to date, whatever was on its way.
-                let inside = locks.with("key", long(), async { count(&site).await });
+                let inside = locks
+                    .lock("key")
+                    .options(&long())
+                    .run(async { count(&site).await });
                 assert_eq!(inside.await.unwrap(), 2, "dropped after {polls} polls, {when:?}");
                 assert_eq!(count(&site).await, 1);
                 if ended {
@@ -193,8 +219,11 @@ pub async fn a_nested_call_that_is_dropped_counts_back(fixture: &impl Fixture) {
 pub async fn a_nested_panic_counts_back(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
-    let outer = locks.with("key", long(), async {
-        let nested = locks.with("key", long(), async { panic!("as planned") });
+    let outer = locks.lock("key").options(&long()).run(async {
+        let nested = locks
+            .lock("key")
+            .options(&long())
+            .run(async { panic!("as planned") });
         let panic: Result<Result<(), _>, _> = AssertUnwindSafe(nested).catch_unwind().await;
         assert!(panic.is_err());
         count(&site).await
@@ -207,10 +236,13 @@ pub async fn a_nested_panic_counts_back(fixture: &impl Fixture) {
 pub async fn nested_calls_with_other_keys_share_the_owner(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
-    let outer = locks.with("outer", long(), async {
-        let inner = locks.with("inner", long(), async {
+    let outer = locks.lock("outer").options(&long()).run(async {
+        let inner = locks.lock("inner").options(&long()).run(async {
             // Re-entry finds a lock through those inside of it.
-            let again = locks.with("outer", long(), async { site.the_row("outer").await });
+            let again = locks
+                .lock("outer")
+                .options(&long())
+                .run(async { site.the_row("outer").await });
             (again.await.unwrap(), site.the_row("inner").await)
         });
         inner.await.unwrap()
@@ -228,19 +260,35 @@ pub async fn nested_calls_with_other_keys_share_the_owner(fixture: &impl Fixture
 pub async fn waiting_forever_inside_of_another_lock_is_refused(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
-    let outer = locks.with("outer", long(), async {
-        let refused = locks.with("inner", long().wait_forever(), async {}).await;
+    let outer = locks.lock("outer").options(&long()).run(async {
+        let refused = locks
+            .lock("inner")
+            .options(&long())
+            .wait_forever()
+            .run(async {})
+            .await;
         assert!(matches!(refused, Err(LockError::Invalid { .. })), "{refused:?}");
         assert!(refused.unwrap_err().to_string().contains("inner"));
-        locks.with("inner", patient(), async {}).await.unwrap();
         locks
-            .with("outer", long().wait_forever(), async {})
+            .lock("inner")
+            .options(&patient())
+            .run(async {})
+            .await
+            .unwrap();
+        locks
+            .lock("outer")
+            .options(&long())
+            .wait_forever()
+            .run(async {})
             .await
             .unwrap();
     });
     outer.await.unwrap();
     locks
-        .with("inner", long().wait_forever(), async {})
+        .lock("inner")
+        .options(&long())
+        .wait_forever()
+        .run(async {})
         .await
         .unwrap();
 }
@@ -249,27 +297,38 @@ pub async fn waiting_forever_inside_of_another_lock_is_refused(fixture: &impl Fi
 pub async fn a_lease_that_was_freed_by_force_is_not_reentered(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, operator) = (site.manager().await, site.manager().await);
-    let outer = locks.with("key", long().on_lost(OnLost::Signal), async {
-        assert!(operator.force_release("key").await.unwrap());
-        let freed = site.the_row("key").await;
-        let nested = locks
-            .with("key", long(), async { panic!("the lease is gone") })
-            .await;
-        let lost: LockError = nested.map(|(): ()| ()).unwrap_err();
-        assert!(
-            matches!(
-                lost,
-                LockError::Lost {
-                    reason: LostReason::Gone,
-                    ..
-                }
-            ),
-            "{lost:?}"
-        );
-        assert_eq!(site.the_row("key").await.reentrant_count, freed.reentrant_count);
-        let again = locks.with("key", long(), async {}).await.unwrap_err();
-        assert!(again.is_lost(), "lost is sticky, but it said {again:?}");
-    });
+    let outer = locks
+        .lock("key")
+        .options(&long())
+        .on_lost(OnLost::Signal)
+        .run(async {
+            assert!(operator.admin().force_release("key").await.unwrap());
+            let freed = site.the_row("key").await;
+            let nested = locks
+                .lock("key")
+                .options(&long())
+                .run(async { panic!("the lease is gone") })
+                .await;
+            let lost: LockError = nested.map(|(): ()| ()).unwrap_err();
+            assert!(
+                matches!(
+                    lost,
+                    LockError::Lost {
+                        reason: LostReason::Gone,
+                        ..
+                    }
+                ),
+                "{lost:?}"
+            );
+            assert_eq!(site.the_row("key").await.reentrant_count, freed.reentrant_count);
+            let again = locks
+                .lock("key")
+                .options(&long())
+                .run(async {})
+                .await
+                .unwrap_err();
+            assert!(again.is_lost(), "lost is sticky, but it said {again:?}");
+        });
     outer.await.unwrap();
 }
 
@@ -278,12 +337,15 @@ pub async fn an_expired_lease_is_not_reentered_even_if_nobody_took_it(fixture: &
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
     let options = short().renew(false).on_lost(OnLost::Signal);
-    let outer = locks.with("key", options, async {
+    let outer = locks.lock("key").options(&options).run(async {
         let granted = site.the_row("key").await;
         current().unwrap().lost().await;
         for wait in [Duration::ZERO, LONG] {
             let nested = locks
-                .with("key", long().wait(wait), async { panic!("not inside") })
+                .lock("key")
+                .options(&long())
+                .wait(wait)
+                .run(async { panic!("not inside") })
                 .await;
             let lost: LockError = nested.map(|(): ()| ()).unwrap_err();
             assert!(
@@ -314,11 +376,14 @@ pub async fn an_expired_lease_is_not_reentered_even_if_nobody_took_it(fixture: &
 pub async fn reentry_extends_the_lease(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
-    let outer = locks.with("key", long().renew(false), async {
+    let outer = locks.lock("key").options(&long()).renew(false).run(async {
         let granted = site.the_row("key").await;
         site.until("key", |row| row.now > granted.acquired_at + 100_000)
             .await;
-        let inside = locks.with("key", long(), async { site.the_row("key").await });
+        let inside = locks
+            .lock("key")
+            .options(&long())
+            .run(async { site.the_row("key").await });
         let inside = inside.await.unwrap();
         if site.has_clock() {
             assert!(inside.expire_at >= granted.expire_at + 100_000);

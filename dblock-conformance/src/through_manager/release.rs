@@ -14,11 +14,11 @@ use super::site::{LONG, SHORT, Site, eventually, long, patient};
 use crate::Fixture;
 use crate::poll::{DropWhen, drop_after};
 
-/// When `with` returns, the row is free.
+/// When `run` returns, the row is free.
 pub async fn a_body_that_returns_has_released(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
-    let held = locks.with("key", long(), async {
+    let held = locks.lock("key").options(&long()).run(async {
         yield_now().await;
         site.the_row("key").await.reentrant_count
     });
@@ -39,7 +39,12 @@ pub async fn a_body_that_fails_has_released(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
     for early in [true, false] {
-        let result = locks.with("key", long(), fails(early)).await.unwrap();
+        let result = locks
+            .lock("key")
+            .options(&long())
+            .run(fails(early))
+            .await
+            .unwrap();
         assert!(site.is_free("key").await);
         assert!(result.is_err());
     }
@@ -56,7 +61,7 @@ pub async fn a_panic_goes_on_after_the_release(fixture: &impl Fixture) {
             }
             std::panic::panic_any(42);
         };
-        let panic = AssertUnwindSafe(locks.with("key", long(), body))
+        let panic = AssertUnwindSafe(locks.lock("key").options(&long()).run(body))
             .catch_unwind()
             .await;
         assert!(site.is_free("key").await);
@@ -76,7 +81,12 @@ async fn drop_everywhere<F: Future>(site: &Site<'_, impl Fixture>, make: impl Fn
         for polls in 0.. {
             assert!(polls < 50, "the future never ends");
             let ended = drop_after(make(locks.clone()), polls, when).await.is_some();
-            let next = other.acquire("key", long().wait(LONG * 2 / 3)).await;
+            let next = other
+                .lock("key")
+                .options(&long())
+                .wait(LONG * 2 / 3)
+                .acquire()
+                .await;
             next.unwrap_or_else(|error| panic!("dropped after {polls} polls, {when:?}: {error}"))
                 .release()
                 .await
@@ -95,17 +105,23 @@ async fn drop_everywhere<F: Future>(site: &Site<'_, impl Fixture>, make: impl Fn
     assert!(site.is_free("key").await);
 }
 
-/// `with` is dropped at each of its awaits: the key is free for another manager at once.
+/// `run` is dropped at each of its awaits: the key is free for another manager at once.
 pub async fn with_leaves_nothing_behind_wherever_it_is_dropped(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     drop_everywhere(&site, |locks| async move {
         let body = async {
             yield_now().await;
-            locks.with("key", long(), yield_now()).await.unwrap();
+            locks.lock("key").options(&long()).run(yield_now()).await.unwrap();
             yield_now().await;
         };
         // The time between two tries may fall into the release of the last one.
-        locks.with("key", long().wait(LONG), body).await.unwrap();
+        locks
+            .lock("key")
+            .options(&long())
+            .wait(LONG)
+            .run(body)
+            .await
+            .unwrap();
     })
     .await;
 }
@@ -114,7 +130,13 @@ pub async fn with_leaves_nothing_behind_wherever_it_is_dropped(fixture: &impl Fi
 pub async fn acquire_leaves_nothing_behind_wherever_it_is_dropped(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     drop_everywhere(&site, |locks| async move {
-        let guard = locks.acquire("key", long().wait(LONG)).await.unwrap();
+        let guard = locks
+            .lock("key")
+            .options(&long())
+            .wait(LONG)
+            .acquire()
+            .await
+            .unwrap();
         yield_now().await;
         guard.release().await.unwrap();
     })
@@ -125,7 +147,7 @@ pub async fn acquire_leaves_nothing_behind_wherever_it_is_dropped(fixture: &impl
 pub async fn an_acquire_cut_off_at_any_time_leaves_nothing_behind(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
-    locks.with("key", long(), async {}).await.unwrap();
+    locks.lock("key").options(&long()).run(async {}).await.unwrap();
     // In small steps over the time that a statement takes, so that some grants are on their way by then.
     for step in 0..40 {
         let cut_off = async {
@@ -135,10 +157,15 @@ pub async fn an_acquire_cut_off_at_any_time_leaves_nothing_behind(fixture: &impl
             }
         };
         tokio::select! {
-            guard = locks.acquire("key", long().wait(LONG)) => drop(guard.unwrap()),
+            guard = locks.lock("key").options(&long()).wait(LONG).acquire() => drop(guard.unwrap()),
             () = cut_off => {}
         }
-        let next = other.acquire("key", long().wait(LONG * 2 / 3)).await;
+        let next = other
+            .lock("key")
+            .options(&long())
+            .wait(LONG * 2 / 3)
+            .acquire()
+            .await;
         next.unwrap().release().await.unwrap();
     }
     eventually("every release is written", || {
@@ -152,12 +179,15 @@ pub async fn an_acquire_cut_off_at_any_time_leaves_nothing_behind(fixture: &impl
 pub async fn a_waiting_acquire_that_is_dropped_leaves_nothing_behind(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
-    let guard = other.acquire("key", long()).await.unwrap();
+    let guard = other.lock("key").options(&long()).acquire().await.unwrap();
     let waiting = tokio::spawn({
         let locks = locks.clone();
         async move {
             locks
-                .acquire("key", long().wait(LONG))
+                .lock("key")
+                .options(&long())
+                .wait(LONG)
+                .acquire()
                 .await
                 .map(|guard| guard.fence_token())
         }
@@ -168,7 +198,13 @@ pub async fn a_waiting_acquire_that_is_dropped_leaves_nothing_behind(fixture: &i
     let token = guard.fence_token();
     guard.release().await.unwrap();
     // Were the caller still in the queue, it would enter before this one.
-    let next = locks.acquire("key", long().wait(LONG)).await.unwrap();
+    let next = locks
+        .lock("key")
+        .options(&long())
+        .wait(LONG)
+        .acquire()
+        .await
+        .unwrap();
     assert!(next.fence_token() > token);
     next.release().await.unwrap();
     assert!(site.is_free("key").await);
@@ -184,7 +220,7 @@ pub async fn a_body_that_loses_a_select_is_released(fixture: &impl Fixture) {
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        ended = locks.with("key", long(), body) => panic!("{ended:?}"),
+        ended = locks.lock("key").options(&long()).run(body) => panic!("{ended:?}"),
         inside = is_inside => inside.unwrap(),
     }
     site.until_free("key").await;
@@ -199,9 +235,9 @@ pub async fn a_body_that_times_out_is_released(fixture: &impl Fixture) {
         std::future::pending::<()>().await;
     };
     // So that its acquire is quick.
-    locks.with("key", long(), async {}).await.unwrap();
+    locks.lock("key").options(&long()).run(async {}).await.unwrap();
     let limit = Duration::from_millis(500);
-    let ended = tokio::time::timeout(limit, locks.with("key", long(), body)).await;
+    let ended = tokio::time::timeout(limit, locks.lock("key").options(&long()).run(body)).await;
     assert!(ended.is_err(), "{ended:?}");
     site.until_free("key").await;
 }
@@ -216,7 +252,7 @@ pub async fn an_aborted_task_is_released(fixture: &impl Fixture) {
             inside.send(()).unwrap();
             std::future::pending::<()>().await;
         };
-        locks.with("key", long(), body).await
+        locks.lock("key").options(&long()).run(body).await
     });
     is_inside.await.unwrap();
     assert_eq!(site.the_row("key").await.reentrant_count, 1);
@@ -228,7 +264,7 @@ pub async fn an_aborted_task_is_released(fixture: &impl Fixture) {
 pub async fn a_released_guard_has_released(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     assert_eq!(site.the_row("key").await.reentrant_count, 1);
     guard.release().await.unwrap();
     assert!(site.is_free("key").await);
@@ -243,14 +279,14 @@ pub async fn a_release_that_the_engine_sees_before_it_is_told_is_confirmed(fixtu
         let locks = locks.clone();
         async move {
             loop {
-                if let Some(guard) = locks.try_acquire("key", long()).await.unwrap() {
+                if let Some(guard) = locks.lock("key").options(&long()).try_acquire().await.unwrap() {
                     guard.release().await.unwrap();
                 }
             }
         }
     });
     for _ in 0..200 {
-        let guard = locks.acquire("key", patient()).await.unwrap();
+        let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
         guard.release().await.unwrap();
     }
     pester.abort();
@@ -260,7 +296,7 @@ pub async fn a_release_that_the_engine_sees_before_it_is_told_is_confirmed(fixtu
 pub async fn a_dropped_guard_is_released(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     assert_eq!(site.the_row("key").await.reentrant_count, 1);
     drop(guard);
     site.until_free("key").await;
@@ -270,9 +306,9 @@ pub async fn a_dropped_guard_is_released(fixture: &impl Fixture) {
 pub async fn the_lock_outlives_its_manager_but_not_its_guard(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = site.manager().await;
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     drop(locks);
-    let refused = site.manager().await.acquire("key", long()).await;
+    let refused = site.manager().await.lock("key").options(&long()).acquire().await;
     assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
     assert!(!guard.is_lost());
     drop(guard);
@@ -286,14 +322,32 @@ pub async fn hold_min_keeps_the_row_busy_but_not_the_caller(fixture: &impl Fixtu
     let since = Instant::now();
     let ends_after = SHORT * 6;
     locks
-        .with("key", long().ttl(SHORT * 4).hold_min(ends_after), async {})
+        .lock("key")
+        .options(&long())
+        .ttl(SHORT * 4)
+        .hold_min(ends_after)
+        .run(async {})
         .await
         .unwrap();
     let row = site.the_row("key").await;
     assert!(since.elapsed() < ends_after, "it returned at once");
     assert_eq!(row.reentrant_count, 1);
-    assert!(other.acquire("key", long()).await.unwrap_err().is_busy());
-    let guard = other.acquire("key", long().wait(LONG)).await.unwrap();
+    assert!(
+        other
+            .lock("key")
+            .options(&long())
+            .acquire()
+            .await
+            .unwrap_err()
+            .is_busy()
+    );
+    let guard = other
+        .lock("key")
+        .options(&long())
+        .wait(LONG)
+        .acquire()
+        .await
+        .unwrap();
     let next = site.the_row("key").await;
     assert!(
         next.acquired_at >= row.acquired_at + 5_990_000,

@@ -58,9 +58,12 @@ pub async fn lost_replies_count_nothing_twice(fixture: &impl Fixture) {
     let locks = LosesReplies::manager(fixture).await;
     let mut last_token = 0;
     for _ in 0..4 {
-        let outer = locks.with("key", patient(), async {
+        let outer = locks.lock("key").options(&patient()).run(async {
             let before = site.the_row("key").await;
-            let inner = locks.with("key", patient(), async { site.the_row("key").await });
+            let inner = locks
+                .lock("key")
+                .options(&patient())
+                .run(async { site.the_row("key").await });
             let inside = inner.await.unwrap();
             let after = site.the_row("key").await;
             assert_eq!(
@@ -91,10 +94,19 @@ pub async fn lost_replies_free_nobody_elses_lock(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let managers = [LosesReplies::manager(fixture).await, site.manager().await];
     for turn in 0..8 {
-        let guard = managers[turn % 2].acquire("key", patient()).await.unwrap();
+        let guard = managers[turn % 2]
+            .lock("key")
+            .options(&patient())
+            .acquire()
+            .await
+            .unwrap();
         let row = site.the_row("key").await;
         assert_eq!(row.fence_token, guard.fence_token());
-        let refused = managers[(turn + 1) % 2].acquire("key", long()).await;
+        let refused = managers[(turn + 1) % 2]
+            .lock("key")
+            .options(&long())
+            .acquire()
+            .await;
         assert!(
             refused.is_err_and(|error| error.is_busy()),
             "somebody is inside at turn {turn}"
@@ -109,7 +121,13 @@ pub async fn lost_replies_free_nobody_elses_lock(fixture: &impl Fixture) {
 pub async fn lost_replies_lose_no_lease(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let locks = LosesReplies::manager(fixture).await;
-    let guard = locks.acquire("key", patient().ttl(RENEWED)).await.unwrap();
+    let guard = locks
+        .lock("key")
+        .options(&patient())
+        .ttl(RENEWED)
+        .acquire()
+        .await
+        .unwrap();
     let granted = site.the_row("key").await;
     let later = site
         .until("key", |row| row.now > granted.acquired_at + 10_000_000)

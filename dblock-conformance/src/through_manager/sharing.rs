@@ -22,9 +22,9 @@ pub async fn a_manager_that_ends_leaves_the_store_to_others(fixture: &impl Fixtu
     };
     for _ in 0..2 {
         let (first, second) = (manager("first").await, manager("second").await);
-        let guard = first.acquire("key", long()).await.unwrap();
+        let guard = first.lock("key").options(&long()).acquire().await.unwrap();
         guard.release().await.unwrap();
-        let held = second.acquire("key", long()).await.unwrap();
+        let held = second.lock("key").options(&long()).acquire().await.unwrap();
         keys_are_those_that_were_typed(&second, &held).await;
         // A caller of another process waits, so the second manager's end of the lock has something to pass on.
         let other = LockManager::builder(fixture.store().await)
@@ -32,11 +32,21 @@ pub async fn a_manager_that_ends_leaves_the_store_to_others(fixture: &impl Fixtu
             .build()
             .await;
         let other = other.unwrap();
-        let waiter = tokio::spawn(async move { other.acquire("key", patient()).await?.release().await });
+        let waiter = tokio::spawn(async move {
+            other
+                .lock("key")
+                .options(&patient())
+                .acquire()
+                .await?
+                .release()
+                .await
+        });
         first.shutdown(Duration::ZERO).await;
 
         second
-            .acquire("other", long())
+            .lock("other")
+            .options(&long())
+            .acquire()
             .await
             .unwrap()
             .release()
@@ -47,6 +57,7 @@ pub async fn a_manager_that_ends_leaves_the_store_to_others(fixture: &impl Fixtu
         waiter.await.unwrap().unwrap();
         assert!(
             second
+                .admin()
                 .get("other")
                 .await
                 .unwrap()
@@ -61,12 +72,12 @@ pub async fn a_manager_that_ends_leaves_the_store_to_others(fixture: &impl Fixtu
 /// The namespace is the store's, and shows in no key that a manager gives.
 async fn keys_are_those_that_were_typed(locks: &LockManager, held: &LockGuard) {
     assert_eq!((held.key(), held.full_key()), ("key", "second:key"));
-    assert!(locks.is_locked(held.key()).await.unwrap());
+    assert!(locks.admin().is_locked(held.key()).await.unwrap());
     let inside = held.enter(async { dblock::current().map(|lock| lock.key().to_owned()) });
     assert_eq!(inside.await.unwrap().as_deref(), Some("key"));
-    let rows = locks.inspect(InspectFilter::new()).await.unwrap();
+    let rows = locks.admin().list(InspectFilter::new()).await.unwrap();
     assert!(rows.iter().any(|row| row.key.as_str() == "key"), "{rows:?}");
-    let busy = locks.acquire("key", long()).await.unwrap_err();
+    let busy = locks.lock("key").options(&long()).acquire().await.unwrap_err();
     assert_eq!(busy.key().map(dblock::Key::as_str), Some("key"));
     assert!(!busy.to_string().contains("second"), "{busy}");
 }

@@ -12,13 +12,13 @@ pub async fn tokens_grow_over_managers_and_force(fixture: &impl Fixture) {
     for turn in 0..12 {
         let locks = &managers[turn % 2];
         // Patient, because the release of a dropped guard may still be on its way.
-        let guard = locks.acquire("key", patient()).await.unwrap();
+        let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
         let token = guard.fence_token();
         assert!(token > last, "{token} after {last}");
         assert_eq!(site.the_row("key").await.fence_token, token);
         last = token;
         if turn % 3 == 0 {
-            assert!(managers[1].force_release("key").await.unwrap());
+            assert!(managers[1].admin().force_release("key").await.unwrap());
         } else {
             guard.release().await.unwrap();
         }
@@ -29,10 +29,10 @@ pub async fn tokens_grow_over_managers_and_force(fixture: &impl Fixture) {
 pub async fn a_guard_reports_its_own_token_while_another_has_a_newer(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
-    let former = locks.acquire("key", long()).await.unwrap();
+    let former = locks.lock("key").options(&long()).acquire().await.unwrap();
     let token = site.the_row("key").await.fence_token;
-    other.force_release("key").await.unwrap();
-    let successor = other.acquire("key", long()).await.unwrap();
+    other.admin().force_release("key").await.unwrap();
+    let successor = other.lock("key").options(&long()).acquire().await.unwrap();
     assert_eq!(former.fence_token(), token);
     assert!(successor.fence_token() > token);
     assert_eq!(site.the_row("key").await.fence_token, successor.fence_token());
@@ -44,7 +44,7 @@ pub async fn tokens_grow_over_a_takeover(fixture: &impl Fixture) {
     let locks = site.manager().await;
     for _ in 0..ROUNDS {
         let dead = site.die_inside("key", SHORT).await;
-        let guard = locks.acquire("key", patient()).await.unwrap();
+        let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
         assert!(guard.fence_token() > dead.fence_token);
         // A lease that was passed on is short at first. It may be over before a machine that stalls goes on.
         if guard.pin().await.is_ok() {

@@ -12,10 +12,10 @@ use crate::Fixture;
 pub async fn who_waits_holds_nothing(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (holder, other) = (site.manager().await, site.manager().await);
-    let guard = holder.acquire("key", long()).await.unwrap();
+    let guard = holder.lock("key").options(&long()).acquire().await.unwrap();
     let granted = site.the_row("key").await;
     let waiting = tokio::spawn(async move {
-        let guard = other.acquire("key", patient()).await;
+        let guard = other.lock("key").options(&patient()).acquire().await;
         guard.map(|guard| guard.fence_token())
     });
     let wanted = site.until("key", |row| row.wanted_until > row.now).await;
@@ -41,18 +41,24 @@ pub async fn who_waits_holds_nothing(fixture: &impl Fixture) {
 pub async fn try_acquire_gives_none_when_busy(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
-    let guard = locks.try_acquire("key", long()).await.unwrap().unwrap();
+    let guard = locks
+        .lock("key")
+        .options(&long())
+        .try_acquire()
+        .await
+        .unwrap()
+        .unwrap();
     let wait = Duration::from_secs(5);
     for options in [long(), long().wait(wait)] {
         let tries = async |locks: &LockManager, whose: &str| {
             let since = Instant::now();
-            let tried = locks.try_acquire("key", options.clone()).await.unwrap();
+            let tried = locks.lock("key").options(&options).try_acquire().await.unwrap();
             assert!(tried.is_none(), "in {whose}: {options:?}");
             assert!(options == long() || since.elapsed() >= wait, "in {whose}");
         };
         futures_util::join!(tries(&other, "another process"), tries(&locks, "this process"));
     }
-    let waiting = other.try_acquire("key", patient());
+    let waiting = other.lock("key").options(&patient()).try_acquire();
     let release = async {
         site.until("key", |row| row.wanted_until > row.now).await;
         guard.release().await.unwrap();
@@ -66,11 +72,18 @@ pub async fn busy_says_who_and_how_long(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
     let guard = locks
-        .acquire("key", long().function("shop::settle"))
+        .lock("key")
+        .options(&long().function("shop::settle"))
+        .acquire()
         .await
         .unwrap();
     for refused_by in [&locks, &other] {
-        let error = refused_by.acquire("key", long()).await.unwrap_err();
+        let error = refused_by
+            .lock("key")
+            .options(&long())
+            .acquire()
+            .await
+            .unwrap_err();
         assert!(
             error.is_busy() && error.is_retryable() && !error.is_store(),
             "{error:?}"
@@ -99,7 +112,13 @@ pub async fn busy_says_who_and_how_long(fixture: &impl Fixture) {
 
 async fn expect_timeout(locks: &LockManager, wait: Duration) -> dblock::store::Holder {
     let since = Instant::now();
-    let error = locks.acquire("key", long().wait(wait)).await.unwrap_err();
+    let error = locks
+        .lock("key")
+        .options(&long())
+        .wait(wait)
+        .acquire()
+        .await
+        .unwrap_err();
     let took = since.elapsed();
     assert!(took >= wait && took < wait + Duration::from_secs(10), "{took:?}");
     assert!(error.is_busy() && error.is_retryable(), "{error:?}");
@@ -119,7 +138,7 @@ async fn expect_timeout(locks: &LockManager, wait: Duration) -> dblock::store::H
 pub async fn timeout_says_who_and_how_long(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     let wait = Duration::from_secs(5);
     let holders = tokio::join!(expect_timeout(&locks, wait), expect_timeout(&other, wait));
     for holder in [holders.0, holders.1] {
@@ -135,9 +154,13 @@ pub async fn timeout_says_who_and_how_long(fixture: &impl Fixture) {
 pub async fn a_wait_counts_the_whole_queue(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
-    let _guard = other.acquire("key", long()).await.unwrap();
+    let _guard = other.lock("key").options(&long()).acquire().await.unwrap();
     // Callers behind the first one in the queue time out by themselves, and before it.
-    let first = locks.acquire("key", long().wait(Duration::from_secs(15)));
+    let first = locks
+        .lock("key")
+        .options(&long())
+        .wait(Duration::from_secs(15))
+        .acquire();
     let second = expect_timeout(&locks, Duration::from_secs(5));
     let (first, _) = tokio::join!(first, second);
     assert!(matches!(first, Err(LockError::Timeout { .. })), "{first:?}");
@@ -148,11 +171,11 @@ pub async fn a_waiter_gets_in_soon_after_the_release(fixture: &impl Fixture) {
     let site = Site::new(fixture).await;
     let (locks, other) = (site.manager().await, site.manager().await);
     for _ in 0..3 {
-        let guard = locks.acquire("key", patient()).await.unwrap();
+        let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
         let token = guard.fence_token();
         let waiting = tokio::spawn({
             let other = other.clone();
-            async move { other.acquire("key", patient()).await }
+            async move { other.lock("key").options(&patient()).acquire().await }
         });
         site.until("key", |row| row.wanted_until > row.now).await;
         guard.release().await.unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dblock::store::{Outcome, Store as _, StoreErrorKind};
-use dblock::{LockManager, LockOptions, Severity};
+use dblock::{LockManager, Severity};
 use dblock_servers::Purpose;
 
 use super::{acquire, fresh, one, options, store};
@@ -14,22 +14,16 @@ async fn a_restart_keeps_the_locks_of_a_durable_server() {
         return;
     };
     let locks = LockManager::builder(store(&server)).build().await.unwrap();
-    let guard = locks.acquire("k", options()).await.unwrap();
+    let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
     let token = guard.fence_token();
     server.kill();
     server.restart().await.unwrap();
     let other = LockManager::builder(store(&server)).build().await.unwrap();
-    assert!(
-        other
-            .try_acquire("k", LockOptions::new())
-            .await
-            .unwrap()
-            .is_none()
-    );
-    assert_eq!(other.get("k").await.unwrap().unwrap().fence_token, token);
+    assert!(other.lock("k").try_acquire().await.unwrap().is_none());
+    assert_eq!(other.admin().get("k").await.unwrap().unwrap().fence_token, token);
     // The first manager finds the server again by itself.
     guard.release().await.unwrap();
-    let next = other.acquire("k", options()).await.unwrap();
+    let next = other.lock("k").options(&options()).acquire().await.unwrap();
     assert!(next.fence_token() > token);
     next.release().await.unwrap();
 }

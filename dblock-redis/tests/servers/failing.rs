@@ -88,7 +88,7 @@ async fn a_closed_connection_is_opened_again() {
     };
     let locks = LockManager::builder(store(&server)).build().await.unwrap();
     for key in ["a", "b", "c"] {
-        let guard = locks.acquire(key, options()).await.unwrap();
+        let guard = locks.lock(key).options(&options()).acquire().await.unwrap();
         command(&server, &["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]).await;
         guard.release().await.unwrap();
     }

@@ -78,13 +78,20 @@ async fn a_user_needs_what_the_readme_lists() {
         LockManager::builder(open()).build().await.unwrap(),
         LockManager::builder(open()).build().await.unwrap(),
     );
-    let guard = one.acquire("k", options()).await.unwrap();
-    let next = tokio::spawn(async move { other.acquire("k", options()).await.unwrap() });
-    assert!(one.inspect(dblock::InspectFilter::new()).await.unwrap().len() == 1);
-    assert!(one.revoke("k").await.unwrap());
+    let guard = one.lock("k").options(&options()).acquire().await.unwrap();
+    let next = tokio::spawn(async move { other.lock("k").options(&options()).acquire().await.unwrap() });
+    assert!(
+        one.admin()
+            .list(dblock::InspectFilter::new())
+            .await
+            .unwrap()
+            .len()
+            == 1
+    );
+    assert!(one.admin().revoke("k").await.unwrap());
     guard.release().await.unwrap();
     next.await.unwrap().release().await.unwrap();
-    one.diagnose().await.unwrap();
+    one.admin().diagnose().await.unwrap();
 
     let elsewhere = RedisStore::new(&url).unwrap().prefix("other");
     let error = super::one(&elsewhere, acquire("k")).await.unwrap_err();

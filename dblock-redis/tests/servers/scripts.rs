@@ -28,14 +28,14 @@ async fn a_script_of_the_users_can_check_the_token() {
     let mut redis = connect(&server).await;
     let locks = LockManager::builder(store(&server)).build().await.unwrap();
     assert!(!write(&mut redis, "k", 1).await, "nobody has ever held it");
-    let guard = locks.acquire("k", options()).await.unwrap();
+    let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
     let token = guard.fence_token();
     assert!(write(&mut redis, "k", token).await);
     assert!(!write(&mut redis, "k", token - 1).await);
-    assert!(locks.force_release("k").await.unwrap());
+    assert!(locks.admin().force_release("k").await.unwrap());
     assert!(!write(&mut redis, "k", token).await, "it is free");
     let other = LockManager::builder(store(&server)).build().await.unwrap();
-    let next = other.acquire("k", options()).await.unwrap();
+    let next = other.lock("k").options(&options()).acquire().await.unwrap();
     assert!(!write(&mut redis, "k", token).await, "another one holds it");
     next.release().await.unwrap();
     drop(guard);
@@ -52,7 +52,7 @@ async fn a_script_knows_each_owner_after_a_local_hand_over() {
     for number in 0..20 {
         let (locks, mut redis) = (locks.clone(), redis.clone());
         owners.spawn(async move {
-            let guard = locks.acquire("k", options()).await.unwrap();
+            let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
             // Only some ask, so that the others hand the lock over.
             if number % 4 == 3 {
                 guard.pin().await.unwrap();

@@ -139,7 +139,7 @@ struct Found {
 async fn find(page: &Page, asked: &Asked) -> Result<Found, LockError> {
     let (mut rows, mut read, mut filter) = (Vec::new(), 0, asked.filter());
     loop {
-        let part = page.locks.inspect(filter.clone()).await?;
+        let part = page.locks.admin().list(filter.clone()).await?;
         read += part.len();
         let last = part.last().map(LockRow::position);
         let complete = part.len() < usize::try_from(PART).unwrap_or(usize::MAX);

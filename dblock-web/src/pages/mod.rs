@@ -171,7 +171,7 @@ impl From<LockError> for Failure {
                 let said = source.to_string();
                 let (found, remedy) = match said.split_once("; ") {
                     // The library's remedy is for programmers.
-                    Some((found, remedy)) if remedy.contains("LockManager::migrate") => (
+                    Some((found, remedy)) if remedy.contains("locks.admin().migrate()") => (
                         found,
                         "; run `dblock migrate`, or start the service that takes the locks",
                     ),
@@ -179,8 +179,9 @@ impl From<LockError> for Failure {
                     _ if source.is_retryable() => (&*said, ". Try again in a moment."),
                     _ => (&*said, ""),
                 };
-                let text = format!("{error}: {found}{remedy}");
-                (StatusCode::SERVICE_UNAVAILABLE, text)
+                let text = error.to_string();
+                let about = text.strip_suffix(&said).unwrap_or_default();
+                (StatusCode::SERVICE_UNAVAILABLE, format!("{about}{found}{remedy}"))
             }
             LockError::Invalid { .. } => (StatusCode::BAD_REQUEST, error.to_string()),
             _ => (StatusCode::SERVICE_UNAVAILABLE, error.to_string()),

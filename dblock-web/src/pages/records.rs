@@ -71,7 +71,7 @@ pub(crate) async fn fragment(page: &Page, asked: &Asked) -> Result<Markup, LockE
     if let Some(state) = asked.wanted() {
         filter = filter.run_state(state);
     }
-    let mut found = page.locks.records(filter).await?;
+    let mut found = page.locks.admin().records(filter).await?;
     let size = usize::try_from(RECORDS).unwrap_or(usize::MAX);
     let more = found.len() > size;
     found.truncate(size);

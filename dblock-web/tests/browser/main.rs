@@ -67,12 +67,12 @@ async fn what_happens_to_a_lock_is_seen_without_a_reload() {
     tab.until_shown("nobody holds one").await;
     tab.value("window.same = true").await;
 
-    let guard = locks.acquire(HOSTILE, LockOptions::new()).await.unwrap();
+    let guard = locks.lock(HOSTILE).acquire().await.unwrap();
     tab.until_shown(HOSTILE).await;
     tab.until_shown(&guard.fence_token().to_string()).await;
     tab.value("document.querySelector('tbody a').focus()").await;
     let forever = LockOptions::new().wait_forever();
-    let waits = tokio::spawn(async move { other.acquire(HOSTILE, forever).await });
+    let waits = tokio::spawn(async move { other.lock(HOSTILE).options(&forever).acquire().await });
     tab.until_shown(" next, for ").await;
     let focused = tab
         .value("document.activeElement.getAttribute('href').startsWith('key?')")
@@ -100,8 +100,14 @@ async fn revoking_a_lock_ends_its_body_and_needs_no_javascript() {
     let page = page(&backend.manager().await, Access::manage()).await;
     let options = LockOptions::new().ttl(Duration::from_secs(6));
     let holder = locks.clone();
-    let body = tokio::spawn(async move { holder.with(HOSTILE, options, std::future::pending::<()>()).await });
-    while !locks.is_locked(HOSTILE).await.unwrap() {
+    let body = tokio::spawn(async move {
+        holder
+            .lock(HOSTILE)
+            .options(&options)
+            .run(std::future::pending::<()>())
+            .await
+    });
+    while !locks.admin().is_locked(HOSTILE).await.unwrap() {
         tokio::task::yield_now().await;
     }
     tab.call("Emulation.setScriptExecutionDisabled", json!({"value": true}))
@@ -137,7 +143,7 @@ async fn what_may_be_done_follows_the_live_part() {
     let hidden = "document.querySelector('.actions').hidden";
     tab.visit(&format!("{page}/key?key=a")).await;
     assert_eq!(tab.value(hidden).await, true);
-    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
     tab.until_shown("Held since").await;
     assert_eq!(tab.value(hidden).await, false);
     guard.release().await.unwrap();
@@ -155,7 +161,9 @@ async fn without_the_database_the_page_tells_its_age_and_asks_again() {
     };
     let locks = backend.manager().await;
     let guard = locks
-        .acquire("order:42", LockOptions::new().ttl(Duration::from_mins(10)))
+        .lock("order:42")
+        .ttl(Duration::from_mins(10))
+        .acquire()
         .await
         .unwrap();
     let direct = backend.url().unwrap();
@@ -203,7 +211,7 @@ async fn the_live_part_comes_back_after_an_answer_that_is_no_stream() {
     tab.visit(&format!("{}/list", serve(app).await)).await;
     tab.until_shown("Not connected, trying again").await;
     is_up.store(true, Ordering::Relaxed);
-    let guard = locks.acquire("order:42", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("order:42").acquire().await.unwrap();
     tab.until_shown("order:42").await;
     tab.until_shown("Live").await;
     guard.release().await.unwrap();
@@ -216,7 +224,7 @@ async fn forged_requests_are_refused() {
         return;
     };
     let locks = backend.manager().await;
-    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
     let read_only = page(&locks, Access::read_only()).await;
     tab.visit(&format!("{read_only}/key?key=a")).await;
     assert_eq!(tab.value("document.querySelector('.actions')").await, json!(null));
@@ -238,7 +246,7 @@ async fn forged_requests_are_refused() {
     let elsewhere = serve(Router::new().route("/", get(Html(form)))).await;
     tab.call("Page.navigate", json!({"url": elsewhere})).await;
     tab.until_shown("The form was not sent from this page").await;
-    let row = locks.get("a").await.unwrap().unwrap();
+    let row = locks.admin().get("a").await.unwrap().unwrap();
     assert!(row.is_held() && !row.revoked);
     guard.release().await.unwrap();
     backend.clean_up().await;
@@ -251,7 +259,7 @@ async fn it_is_readable_on_a_phone_and_in_the_dark() {
     };
     let locks = backend.manager().await;
     let long = "order:".repeat(40);
-    let guard = locks.acquire(&long, LockOptions::new()).await.unwrap();
+    let guard = locks.lock(&long).acquire().await.unwrap();
     let page = page(&locks, Access::read_only()).await;
     tab.resize(360, 740).await;
     for address in ["list", "list?show=all", "records", &format!("key?key={long}")] {

@@ -41,15 +41,17 @@ async fn screenshots() {
     for (key, function) in LOCKS {
         guards.push(
             locks
-                .acquire(key, LockOptions::new().function(function))
+                .lock(key)
+                .options(&LockOptions::new().function(function))
+                .acquire()
                 .await
                 .unwrap(),
         );
         tokio::time::sleep(Duration::from_millis(700)).await;
     }
     let waits = LockOptions::new().wait_forever().function("shop::orders::cancel");
-    let waits = tokio::spawn(async move { other.acquire("order:1203", waits).await });
-    locks.revoke("nightly-report").await.unwrap();
+    let waits = tokio::spawn(async move { other.lock("order:1203").options(&waits).acquire().await });
+    locks.admin().revoke("nightly-report").await.unwrap();
     let page = serve(router(locks.clone(), Access::manage())).await;
 
     let mut tab = Tab::open(&program).await;

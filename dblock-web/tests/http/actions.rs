@@ -3,8 +3,8 @@
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
+use dblock::LockManager;
 use dblock::store::MemoryStore;
-use dblock::{LockManager, LockOptions};
 use dblock_web::{Access, router};
 
 use super::{between, encoded, get, memory, send};
@@ -43,7 +43,7 @@ fn answer(action: &str, key: &str, question: &Question) -> Request<Body> {
 #[tokio::test]
 async fn a_read_only_page_changes_nothing_whatever_is_sent() {
     let locks = memory().await;
-    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
     let secret = [9; 32];
     let manages: Router = router(locks.clone(), Access::manage().secret(secret));
     // Even a token that another page with the same secret has made.
@@ -59,14 +59,14 @@ async fn a_read_only_page_changes_nothing_whatever_is_sent() {
     let page = get(&app, "/key?key=a").await.body;
     assert!(!page.contains("confirm"), "{page}");
     assert!(page.contains("--access manage"), "it says who may: {page}");
-    assert!(!locks.get("a").await.unwrap().unwrap().revoked);
+    assert!(!locks.admin().get("a").await.unwrap().unwrap().revoked);
     guard.release().await.unwrap();
 }
 
 #[tokio::test]
 async fn a_forged_form_is_refused() {
     let locks = memory().await;
-    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
     let app: Router = router(locks.clone(), Access::manage());
     let good = question(&app, "revoke", "a").await;
     let forged = |change: fn(&mut Request<Body>)| {
@@ -101,13 +101,13 @@ async fn a_forged_form_is_refused() {
     }
     let asked = send(&app, Request::get("/revoke?key=a").body(Body::empty()).unwrap()).await;
     assert_eq!(asked.status, StatusCode::METHOD_NOT_ALLOWED);
-    let row = locks.get("a").await.unwrap().unwrap();
+    let row = locks.admin().get("a").await.unwrap().unwrap();
     assert!(row.is_held() && !row.revoked);
 
     let done = send(&app, answer("revoke", "a", &good)).await;
     assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.body);
     assert_eq!(done.headers[header::LOCATION], "key?key=a&done=revoked");
-    assert!(locks.get("a").await.unwrap().unwrap().revoked);
+    assert!(locks.admin().get("a").await.unwrap().unwrap().revoked);
     guard.release().await.unwrap();
 }
 
@@ -116,18 +116,18 @@ async fn an_answer_is_about_the_holder_that_was_shown() {
     let locks = memory().await;
     let app: Router = router(locks.clone(), Access::manage());
     for action in ["revoke", "force-release"] {
-        let shown = locks.acquire("a", LockOptions::new()).await.unwrap();
+        let shown = locks.lock("a").acquire().await.unwrap();
         let mut late = question(&app, action, "a").await;
         shown.release().await.unwrap();
         let gone = send(&app, answer(action, "a", &late)).await;
         assert_eq!(gone.headers[header::LOCATION], "key?key=a&done=not-held");
-        let other = locks.acquire("a", LockOptions::new()).await.unwrap();
+        let other = locks.lock("a").acquire().await.unwrap();
         let refused = send(&app, answer(action, "a", &late)).await;
         assert_eq!(refused.status, StatusCode::CONFLICT, "{}", refused.body);
         late.fence = other.fence_token().to_string();
         let forged = send(&app, answer(action, "a", &late)).await;
         assert_eq!(forged.status, StatusCode::FORBIDDEN, "{}", forged.body);
-        let row = locks.get("a").await.unwrap().unwrap();
+        let row = locks.admin().get("a").await.unwrap().unwrap();
         assert!(row.is_held() && !row.revoked);
         other.release().await.unwrap();
     }
@@ -136,7 +136,7 @@ async fn an_answer_is_about_the_holder_that_was_shown() {
 #[tokio::test]
 async fn what_was_done_is_told_once() {
     let locks = memory().await;
-    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
     let app: Router = router(locks.clone(), Access::manage());
     let question = question(&app, "revoke", "a").await;
     let done = send(&app, answer("revoke", "a", &question)).await;
@@ -161,7 +161,7 @@ async fn what_was_done_is_told_once() {
 async fn a_key_that_nobody_holds_is_not_to_be_revoked() {
     let locks = memory().await;
     let app: Router = router(locks.clone(), Access::manage());
-    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
     assert!(
         get(&app, "/key?key=a")
             .await
@@ -181,7 +181,7 @@ async fn a_key_that_nobody_holds_is_not_to_be_revoked() {
 #[tokio::test]
 async fn the_host_decides_who_manages() {
     let locks = memory().await;
-    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
     let app: Router = router(
         locks.clone(),
         Access::manage_if(|request| request.headers.contains_key("x-operator")),
@@ -219,7 +219,7 @@ async fn the_host_decides_who_manages() {
     with.headers_mut().insert("x-operator", "1".parse().unwrap());
     let done = send(&app, with).await;
     assert_eq!(done.headers[header::LOCATION], "key?key=a&done=freed");
-    assert!(!locks.is_locked("a").await.unwrap());
+    assert!(!locks.admin().is_locked("a").await.unwrap());
     drop(guard);
 }
 
@@ -233,8 +233,8 @@ async fn the_namespace_is_shown_and_not_asked_for() {
         .unwrap();
     let others = LockManager::builder(store).build().await.unwrap();
     let guards = [
-        locks.acquire("a", LockOptions::new()).await.unwrap(),
-        others.acquire("b", LockOptions::new()).await.unwrap(),
+        locks.lock("a").acquire().await.unwrap(),
+        others.lock("b").acquire().await.unwrap(),
     ];
     let app: Router = router(locks.clone(), Access::manage());
     let list = get(&app, "/list").await.body;
@@ -247,6 +247,6 @@ async fn the_namespace_is_shown_and_not_asked_for() {
         send(&app, answer("revoke", "a", &question)).await.status,
         StatusCode::SEE_OTHER
     );
-    assert!(locks.get("a").await.unwrap().unwrap().revoked);
+    assert!(locks.admin().get("a").await.unwrap().unwrap().revoked);
     drop(guards);
 }

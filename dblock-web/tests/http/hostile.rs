@@ -14,7 +14,7 @@ const HOSTILE: &str = "<script>alert(1)</script>\"' onload=x &amp; \r\n\u{202e}Ã
 async fn hostile_keys_and_holders_are_text() {
     let locks = memory().await;
     let options = LockOptions::new().function("<img src=x onerror=alert(2)>");
-    let guard = locks.acquire(HOSTILE, options).await.unwrap();
+    let guard = locks.lock(HOSTILE).options(&options).acquire().await.unwrap();
     let app: Router = router(locks, Access::manage());
     let key = format!("/key?key={}", encoded(HOSTILE));
     let confirm = format!("/confirm?action=revoke&key={}", encoded(HOSTILE));

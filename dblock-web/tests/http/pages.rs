@@ -48,7 +48,14 @@ async fn the_longest_held_comes_first_and_pages_have_all() {
     let mut guards = Vec::new();
     for number in (0..120).rev() {
         let options = LockOptions::new().function(if number % 60 == 0 { "by the dozen" } else { "by" });
-        guards.push(locks.acquire(format!("key {number:03}"), options).await.unwrap());
+        guards.push(
+            locks
+                .lock(format!("key {number:03}"))
+                .options(&options)
+                .acquire()
+                .await
+                .unwrap(),
+        );
     }
     let app: Router = router(locks, Access::read_only());
     for (begin, first) in [
@@ -108,7 +115,7 @@ async fn each_page_says_which_database_it_shows() {
         let file = folder.path().join(name).display().to_string();
         let locks = LockManager::connect(&format!("sqlite://{file}")).await.unwrap();
         let app: Router = router(locks.clone(), Access::manage());
-        let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
+        let guard = locks.lock("a").acquire().await.unwrap();
         for address in [
             "/list",
             "/records",
@@ -178,8 +185,8 @@ async fn a_keys_page_tells_what_the_row_and_the_record_have() {
     let locks = memory().await;
     let app: Router = router(locks.clone(), Access::read_only());
     assert!(get(&app, "/key?key=a").await.body.contains("This key has no row"));
-    let guard = locks.acquire("a", LockOptions::new()).await.unwrap();
-    let row = locks.get("a").await.unwrap().unwrap();
+    let guard = locks.lock("a").acquire().await.unwrap();
+    let row = locks.admin().get("a").await.unwrap().unwrap();
     let page = get(&app, "/key?key=a").await.body;
     for part in [
         &row.holder,
@@ -240,7 +247,10 @@ async fn without_tables_the_page_says_what_to_run() {
     let folder = tempfile::tempdir().unwrap();
     let url = format!("sqlite://{}", folder.path().join("a.db").display());
     let locks = LockManager::builder_for_url(&url).unwrap();
-    let app = router(locks.auto_migrate(false).start().unwrap(), Access::read_only());
+    let app = router(
+        locks.auto_migrate(false).build_lazy().unwrap(),
+        Access::read_only(),
+    );
     let answer = get(&app, "/list").await;
     assert_eq!(answer.status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(

@@ -49,17 +49,17 @@ fn long() -> LockOptions {
 async fn no_fail_over_forgets_a_lock() {
     let Some(mut ensemble) = fresh().await else { return };
     let (one, other) = (manager(&ensemble).await, manager(&ensemble).await);
-    let guard = one.acquire("k", long()).await.unwrap();
+    let guard = one.lock("k").options(&long()).acquire().await.unwrap();
     let token = guard.fence_token();
     let still_held = async |when: &str| {
-        let row = other.get("k").await.unwrap().unwrap();
+        let row = other.admin().get("k").await.unwrap().unwrap();
         assert!(row.is_held() && row.fence_token == token, "{when}: {row:?}");
-        let busy = other.try_acquire("k", LockOptions::new()).await;
+        let busy = other.lock("k").try_acquire().await;
         assert!(busy.unwrap().is_none(), "{when}");
         guard.extend(Duration::from_secs(30)).await.unwrap();
     };
 
-    let findings = other.diagnose().await.unwrap();
+    let findings = other.admin().diagnose().await.unwrap();
     let servers = findings
         .iter()
         .find(|finding| finding.check == "servers")
@@ -81,7 +81,7 @@ async fn no_fail_over_forgets_a_lock() {
     still_held("the former leader was woken").await;
 
     guard.release().await.unwrap();
-    let next = other.acquire("k", long()).await.unwrap();
+    let next = other.lock("k").options(&long()).acquire().await.unwrap();
     assert!(next.fence_token() > token);
     next.release().await.unwrap();
 }
@@ -95,11 +95,13 @@ async fn without_a_majority_nothing_is_granted_and_bodies_are_stopped() {
     let body = tokio::spawn({
         let inside = Arc::clone(&inside);
         async move {
-            one.with("held", held, async {
-                inside.store(true, Ordering::SeqCst);
-                std::future::pending::<()>().await;
-            })
-            .await
+            one.lock("held")
+                .options(&held)
+                .run(async {
+                    inside.store(true, Ordering::SeqCst);
+                    std::future::pending::<()>().await;
+                })
+                .await
         }
     });
     while !inside.load(Ordering::SeqCst) {
@@ -110,7 +112,9 @@ async fn without_a_majority_nothing_is_granted_and_bodies_are_stopped() {
     }
     for key in ["held", "free"] {
         let error = other
-            .acquire(key, LockOptions::new().wait(Duration::from_secs(1)))
+            .lock(key)
+            .wait(Duration::from_secs(1))
+            .acquire()
             .await
             .unwrap_err();
         assert!(
@@ -127,7 +131,15 @@ async fn without_a_majority_nothing_is_granted_and_bodies_are_stopped() {
 
     ensemble.restart_killed().await.unwrap();
     for key in ["held", "free"] {
-        other.acquire(key, long()).await.unwrap().release().await.unwrap();
+        other
+            .lock(key)
+            .options(&long())
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
     }
 }
 
@@ -197,7 +209,9 @@ async fn one_owner_at_a_time_while_servers_fail() {
                     let options = options().ttl(Duration::from_secs(5));
                     // An error is one that the fault explains; what counts is who was inside.
                     let _ = locks
-                        .with("hot", options, async {
+                        .lock("hot")
+                        .options(&options)
+                        .run(async {
                             let token = dblock::current().unwrap().fence_token();
                             let _inside = room.enter(token);
                             // Some need several renewals.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dblock::store::{Outcome, Store as _, StoreErrorKind, WakeUp};
-use dblock::{Key, LockError, LockManager, LockOptions, Severity};
+use dblock::{Key, LockError, LockManager, Severity};
 use dblock_servers::{Kind, Purpose, Server};
 use dblock_tests::proxy::{Proxy, Traffic};
 use dblock_zookeeper::ZookeeperStore;
@@ -48,7 +48,7 @@ async fn client(server: &Server) -> Client {
 async fn a_restart_keeps_the_locks() {
     let Some(mut server) = fresh().await else { return };
     let locks = LockManager::builder(store(&server)).build().await.unwrap();
-    let guard = locks.acquire("k", options()).await.unwrap();
+    let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
     let token = guard.fence_token();
     server.kill();
     server.restart().await.unwrap();
@@ -56,12 +56,12 @@ async fn a_restart_keeps_the_locks() {
     // A server that has just started may be slow to answer.
     again(&store, acquire("other")).await;
     let other = LockManager::builder(store).build().await.unwrap();
-    let busy = other.try_acquire("k", LockOptions::new()).await.unwrap();
+    let busy = other.lock("k").try_acquire().await.unwrap();
     assert!(busy.is_none());
-    assert_eq!(other.get("k").await.unwrap().unwrap().fence_token, token);
+    assert_eq!(other.admin().get("k").await.unwrap().unwrap().fence_token, token);
     // The first manager finds the server again by itself.
     guard.release().await.unwrap();
-    let next = other.acquire("k", options()).await.unwrap();
+    let next = other.lock("k").options(&options()).acquire().await.unwrap();
     assert!(next.fence_token() > token);
     next.release().await.unwrap();
 }
@@ -222,18 +222,18 @@ async fn a_transaction_of_the_users_can_check_the_token() {
         "nobody has ever held it"
     );
 
-    let guard = locks.acquire("k", options()).await.unwrap();
+    let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
     let token = guard.fence_token();
     guard.pin().await.unwrap();
     let fence = store.fence(guard.key(), token).await.unwrap().unwrap();
     write(&client, &fence).await.unwrap();
     assert_eq!(store.fence("k", token - 1).await.unwrap(), None);
 
-    assert!(locks.force_release("k").await.unwrap());
+    assert!(locks.admin().force_release("k").await.unwrap());
     write(&client, &fence).await.expect_err("the lock was freed");
     assert_eq!(store.fence("k", token).await.unwrap(), None, "it is free");
     let other = LockManager::builder(store.clone()).build().await.unwrap();
-    let next = other.acquire("k", options()).await.unwrap();
+    let next = other.lock("k").options(&options()).acquire().await.unwrap();
     write(&client, &fence)
         .await
         .expect_err("another one has the lock");

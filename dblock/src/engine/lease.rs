@@ -292,7 +292,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_answer_that_never_comes_does_not_say_that_nothing_was_done() {
         let locks = LockManager::connect("memory:").await.unwrap();
-        let hold = locks.hold("key", &LockOptions::new()).await.unwrap();
+        let hold = locks
+            .hold(&"key".parse().unwrap(), &LockOptions::new())
+            .await
+            .unwrap();
         let lease = hold.lease();
         let (gone, answer) = super::confirm(lease.now());
         drop(gone);
@@ -306,7 +309,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_finds_a_lock_closed_may_come_again() {
         let locks = LockManager::connect("memory:").await.unwrap();
-        let hold = locks.hold("key", &LockOptions::new()).await.unwrap();
+        let hold = locks
+            .hold(&"key".parse().unwrap(), &LockOptions::new())
+            .await
+            .unwrap();
         let (lease, engine) = (hold.lease(), hold.engine());
         assert!(lease.close());
         let entered = [

@@ -21,7 +21,7 @@ pub enum RunError {
     /// An attempt crashed, and `on_crash` is "stop". Nothing ran.
     #[error(
         "is in doubt: attempt {attempt} by {holder} began {:?} ago and ended without an outcome; find out what it did, then \
-         call `LockManager::resolve`",
+         call `Admin::resolve`",
         rounded(*since)
     )]
     #[non_exhaustive]
@@ -35,8 +35,8 @@ pub enum RunError {
     },
     /// `max_attempts` attempts failed or crashed. Nothing ran.
     #[error(
-        "has begun {attempts} times without success, and `max_attempts` allows no more; `LockManager::record` has the last \
-         error, and `LockManager::resolve` lets it run again"
+        "has begun {attempts} times without success, and `max_attempts` allows no more; `Admin::record` has the last \
+         error, and `Admin::resolve` lets it run again"
     )]
     #[non_exhaustive]
     GaveUp {
@@ -65,7 +65,7 @@ pub enum RunError {
     /// It succeeded, and its stored result is not of this type. Nothing ran: the work is done.
     #[error(
         "succeeded, but its stored result does not decode ({what}): read it with the type that it has, or give the \
-         run another result by `Resolution::correction`. After `LockManager::forget` the next call would do the work again"
+         run another result by `Resolution::correction`. After `Admin::forget` the next call would do the work again"
     )]
     #[non_exhaustive]
     Undecodable {
@@ -74,7 +74,7 @@ pub enum RunError {
     },
     /// It succeeded, and its result could not be kept at that time. Nothing ran: the work is done.
     #[error(
-        "succeeded, but its result was not stored: {why}; `LockManager::record` shows the run. After `LockManager::forget` \
+        "succeeded, but its result was not stored: {why}; `Admin::record` shows the run. After `Admin::forget` \
          the next call would do the work again"
     )]
     #[non_exhaustive]
@@ -107,7 +107,7 @@ pub enum RunError {
     /// The body is done, and the store did not confirm the record, which may be written or not. If it is not,
     /// the next call finds a crashed attempt.
     #[error(
-        "is done, but it is not known whether its outcome is recorded: {source}; see `LockManager::record` before you call \
+        "is done, but it is not known whether its outcome is recorded: {source}; see `Admin::record` before you call \
          it again"
     )]
     #[non_exhaustive]

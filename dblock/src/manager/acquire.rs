@@ -48,7 +48,7 @@ impl LockManager {
     /// Re-enters the lease that the call chain has on the key, or acquires the lock. All of that is one span.
     pub(crate) fn hold(
         &self,
-        key: &str,
+        key: &Key,
         options: &LockOptions,
     ) -> impl Future<Output = Result<Hold, LockError>> {
         self.hold_and_begin(key, options, self.begins(options), None)
@@ -58,16 +58,15 @@ impl LockManager {
     /// [`Hold::has_begun`] says then.
     pub(crate) async fn hold_and_begin(
         &self,
-        key: &str,
+        key: &Key,
         options: &LockOptions,
         since: Began,
         begin: Option<Box<Begin>>,
     ) -> Result<Hold, LockError> {
         self.check(options)?;
-        let key = self.key(key)?;
         let span = self.span(&key.typed(), options);
         let result = self
-            .enter(&key, options, since, begin)
+            .enter(key, options, since, begin)
             .instrument(span.clone())
             .await;
         if let Ok(hold) = &result {

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
 
-use super::LockManager;
+use super::{LockBuilder, LockManager};
 use crate::body;
 use crate::chain::Link;
 use crate::current::{CurrentLock, current};
 use crate::engine::Hold;
 use crate::error::LockError;
+use crate::key::Key;
 use crate::options::{LockOptions, OnLost, Wait};
 
 /// How often a campaign looks whether the store fails, so that an outage gets into the log.
@@ -20,8 +21,11 @@ const LOOK: Duration = Duration::from_secs(10);
 /// does not spin.
 const PAUSE: std::ops::Range<u64> = 100..1_000;
 
-impl LockManager {
-    /// Runs `body` while this node leads. The call waits for the lock on `key`, runs the body under it, and
+const ONE_KEY: &str =
+    "`lead` takes one key: a node leads, or does not; call it once for each key, each in a task of its own";
+
+impl LockBuilder<'_> {
+    /// Runs `body` while this node leads. The call waits for the lock, runs the body under it, and
     /// waits again when the lease was lost. At most one of the nodes that call this leads at any time.
     ///
     /// | what happens | what the call does |
@@ -30,23 +34,23 @@ impl LockManager {
     /// | the lease is lost: store away, `revoke`, `force_release`, `max_hold` | drops the body at its next await, pauses for up to a second, and waits for the lock again |
     /// | another node leads | waits, however long that takes |
     /// | the store is away while this node waits | goes on waiting, and says so once in the log |
-    /// | the manager is shut down | [`shutting_down`](Self::shutting_down) completes, and the body may go on for the grace. Then it is dropped, and the call returns [`LockError::Shutdown`] |
+    /// | the manager is shut down | [`shutting_down`](LockManager::shutting_down) completes, and the body may go on for the grace. Then it is dropped, and the call returns [`LockError::Shutdown`] |
     ///
     /// So the body steps down by returning. The call returns its value, also an error: call `lead` again to
     /// take part in the next campaign. After a process was killed, another one leads when the `ttl` is over.
     ///
     /// Each lease begins a new body. The body gets its lock, whose [`fence_token`](CurrentLock::fence_token)
-    /// is larger than that of every former leader. Other processes learn by [`get`](Self::get) who leads
+    /// is larger than that of every former leader. Other processes learn by [`get`](super::Admin::get) who leads
     /// (`holder`) and since when (`acquired_at`).
     ///
     /// With [`OnLost::Signal`](crate::OnLost::Signal) the body is not dropped. It must return soon after
     /// [`lost`](CurrentLock::lost). Its value is then dropped, and the call waits for the lock again.
     ///
     /// # Errors
-    /// - [`LockError::Invalid`] for a bad key or option, for a `wait`, and under another lock, which would be
+    /// - [`LockError::Invalid`] for a bad key or option, for several keys, for a `wait`, and under another lock, which would be
     ///   held for as long as this node leads.
     /// - [`LockError::Store`] for a failure that a new try does not cure, such as a missing table.
-    /// - [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
+    /// - [`LockError::Shutdown`] after [`shutdown`](LockManager::shutdown).
     ///
     /// # Cancel safety
     /// Dropping the future drops the body first and then releases the lock in the background.
@@ -58,19 +62,19 @@ impl LockManager {
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// use std::time::Duration;
-    /// use dblock::{LockManager, LockOptions};
+    /// use dblock::LockManager;
     ///
     /// async fn work(fence_token: i64) { /* … */ }
     ///
     /// let locks = LockManager::connect("memory:").await?;
-    /// let scheduler = locks.lead("scheduler", LockOptions::new(), async |leader| loop {
+    /// let scheduler = locks.lock("scheduler").lead(async |leader| loop {
     ///     tokio::select! {
     ///         () = locks.shutting_down() => break,
     ///         () = tokio::time::sleep(Duration::from_secs(60)) => work(leader.fence_token()).await,
     ///     }
     /// });
     /// # let stop = async {
-    /// #     while !locks.is_locked("scheduler").await.unwrap() {}
+    /// #     while !locks.admin().is_locked("scheduler").await.unwrap() {}
     /// #     locks.shutdown(Duration::from_secs(5)).await;
     /// # };
     /// # let scheduler = async { tokio::join!(scheduler, stop).0 };
@@ -78,11 +82,10 @@ impl LockManager {
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
     /// ```
     pub async fn lead<F: Future>(
-        &self,
-        key: impl AsRef<str>,
-        options: LockOptions,
+        self,
         mut body: impl FnMut(CurrentLock) -> F,
     ) -> Result<F::Output, LockError> {
+        let Self { locks, keys, options } = self;
         if let Wait::For(_) = options.wait {
             return Err(LockError::invalid(
                 "`lead` takes no `wait`, because it waits until it leads; drop its future to stop waiting",
@@ -93,10 +96,11 @@ impl LockManager {
                 "`lead` is refused under another lock, which would be held for as long; call it in a task of its own",
             ));
         }
+        let key = Self::one_key(keys, ONE_KEY)?;
         let options = options.wait_forever();
         let signals = options.on_lost == OnLost::Signal;
         loop {
-            let campaign = async { Ok(vec![self.campaign(key.as_ref(), &options).await?]) };
+            let campaign = async { Ok(vec![locks.campaign(&key, &options).await?]) };
             let term = async {
                 let leader = current().expect("the body runs under its lock");
                 tracing::info!(key = %leader.key(), fence_token = leader.fence_token(), "leading");
@@ -113,9 +117,11 @@ impl LockManager {
             }
         }
     }
+}
 
+impl LockManager {
     /// Waits for the lock, and says when the store fails meanwhile: once for each outage.
-    async fn campaign(&self, key: &str, options: &LockOptions) -> Result<Hold, LockError> {
+    async fn campaign(&self, key: &Key, options: &LockOptions) -> Result<Hold, LockError> {
         let mut hold = pin!(self.hold(key, options));
         let mut said = false;
         loop {
@@ -124,7 +130,7 @@ impl LockManager {
             }
             let health = self.health();
             if let (Some(failing_for), false) = (health.failing_for, said) {
-                tracing::warn!(%key, ?failing_for, error = health.last_error,
+                tracing::warn!(key = %key.typed(), ?failing_for, error = health.last_error,
                     "the lock store fails; still waiting to lead");
             }
             said = health.failing_for.is_some();
@@ -132,7 +138,7 @@ impl LockManager {
     }
 
     /// Completes when [`shutdown`](Self::shutdown) was called on this manager or a clone of it. For bodies
-    /// that would otherwise use up the whole grace, such as that of [`lead`](Self::lead).
+    /// that would otherwise use up the whole grace, such as that of [`lead`](LockBuilder::lead).
     ///
     /// # Cancel safety
     /// Can be dropped and called again.

@@ -5,20 +5,24 @@ use std::time::Duration;
 
 use sqlx::{Pool, Transaction};
 
-use super::LockManager;
 use super::acquire::{Began, Caller};
+use super::{LockBuilder, LockManager};
 use crate::body;
 use crate::engine::{Hold, STORE_TIMEOUT};
 use crate::error::LockError;
 use crate::fence::{self, FenceConnection};
+use crate::key::Key;
 use crate::options::{LockOptions, Wait};
 use crate::transaction::{LockedTransaction, begin_with};
 
 /// How long a transaction may take to begin where less of `wait` is left.
 const BEGINNING: Duration = Duration::from_secs(1);
 
-impl LockManager {
-    /// Takes the lock on `key`, begins a transaction on `pool`, runs `body` in it, and commits. The commit
+const ONE_KEY: &str = "`transaction` takes one key; to end several with a transaction, take them with `acquire`, begin the \
+                       transaction with `dblock::begin`, and call the guard's `release_in` in it";
+
+impl LockBuilder<'_> {
+    /// Takes the lock, begins a transaction on `pool`, runs `body` in it, and commits. The commit
     /// frees the lock in the same instant as it makes the work visible: others enter after it and never
     /// before.
     ///
@@ -39,7 +43,7 @@ impl LockManager {
     /// # Errors
     /// The error of `body`, and as errors of the lock:
     ///
-    /// - those of [`acquire`](Self::acquire);
+    /// - those of [`acquire`](Self::acquire), and [`LockError::Invalid`] for several keys;
     /// - [`LockError::Invalid`] for options with `hold_min`, and when the body has not dropped its
     ///   transaction: then nothing is committed, and the transaction keeps the key until it is dropped;
     /// - [`LockError::Lost`] when the lease ended before the transaction kept it, or `max_hold` is over;
@@ -62,7 +66,7 @@ impl LockManager {
     /// # #[cfg(feature = "sqlite")]
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// use std::time::Duration;
-    /// use dblock::{LockError, LockManager, LockOptions};
+    /// use dblock::{LockError, LockManager};
     ///
     /// #[derive(Debug)]
     /// enum OrderError {
@@ -81,8 +85,8 @@ impl LockManager {
     /// let pool = sqlx::SqlitePool::connect(&url).await?;
     /// # sqlx::query("CREATE TABLE orders (id INTEGER, paid INTEGER)").execute(&pool).await?;
     /// let locks = LockManager::builder(&pool).auto_migrate(true).build().await?;
-    /// let options = LockOptions::new().wait(Duration::from_secs(5));
-    /// let paid = locks.transaction(&pool, "order:42", options, async |mut tx| {
+    /// let order = locks.lock("order:42").wait(Duration::from_secs(5));
+    /// let paid = order.transaction(&pool, async |mut tx| {
     ///     let update = sqlx::query("UPDATE orders SET paid = 1 WHERE id = 42 AND paid = 0");
     ///     Ok::<_, OrderError>(update.execute(&mut **tx).await?.rows_affected())
     /// });
@@ -93,10 +97,8 @@ impl LockManager {
     ///
     /// [`StoreErrorKind::Conflict`]: crate::store::StoreErrorKind::Conflict
     pub async fn transaction<DB, T, E>(
-        &self,
+        self,
         pool: &Pool<DB>,
-        key: impl AsRef<str>,
-        options: LockOptions,
         body: impl AsyncFnOnce(LockedTransaction<DB>) -> Result<T, E>,
     ) -> Result<T, E>
     where
@@ -104,11 +106,13 @@ impl LockManager {
         Transaction<'static, DB>: FenceConnection,
         E: From<LockError>,
     {
+        let Self { locks, keys, options } = self;
         fence::check_options(&options)?;
-        let began = self.begins(&options);
-        let hold = self.hold_and_begin(key.as_ref(), &options, began, None).await?;
+        let key = Self::one_key(keys, ONE_KEY)?;
+        let began = locks.begins(&options);
+        let hold = locks.hold_and_begin(&key, &options, began, None).await?;
         let failed = |error| fence::failed(hold.lease(), error);
-        let engine = &self.shared.engine;
+        let engine = &locks.shared.engine;
         // Whoever waits for the pool keeps the key.
         let limit = began.left(engine).map(|left| left.max(BEGINNING));
         let begins = begin_with(pool, fence::begins_marked(&hold));
@@ -156,7 +160,9 @@ impl LockManager {
         }
         Ok(value)
     }
+}
 
+impl LockManager {
     /// Takes the lock for a call that runs in a transaction of its caller's.
     pub(crate) async fn hold_in(
         &self,
@@ -171,9 +177,10 @@ impl LockManager {
             ));
         }
         let began = self.begins(options);
-        let hold = match self.enter_again(key, options, began, tx).await? {
+        let key = self.key(key)?;
+        let hold = match self.enter_again(&key, options, began, tx).await? {
             Some(hold) => hold,
-            None => self.hold_and_begin(key, options, began, None).await?,
+            None => self.hold_and_begin(&key, options, began, None).await?,
         };
         if fence::is_kept_at_once(&hold) {
             fence::keep_at_once(&hold, tx).await?;
@@ -185,30 +192,29 @@ impl LockManager {
     /// has returned.
     async fn enter_again(
         &self,
-        key: &str,
+        key: &Key,
         options: &LockOptions,
         began: Began,
         tx: &mut dyn FenceConnection,
     ) -> Result<Option<Hold>, LockError> {
         self.check(options)?;
-        let key = self.key(key)?;
         let engine = &self.shared.engine;
         let caller = Caller::new(self, options, began);
-        if let Some(lease) = caller.held(&key) {
+        if let Some(lease) = caller.held(key) {
             // The transaction may keep the store from confirming it. The statement in it checks the lease.
             return Hold::enter_now(lease, engine).map(Some);
         }
-        let Some(left) = engine.left_in_transaction(&key) else {
+        let Some(left) = engine.left_in_transaction(key) else {
             return Ok(None);
         };
         let lease_id = left.0;
         let limit = began.left(engine).unwrap_or(STORE_TIMEOUT);
-        if !fence::is_kept_by(engine, &key, left, limit, tx).await? {
+        if !fence::is_kept_by(engine, key, left, limit, tx).await? {
             return Ok(None);
         }
         let call = caller.call(options.wait, None);
         // It fails when the transaction has ended behind the back of its driver. The next statement in it
         // tells.
-        Ok(engine.enter_again(&key, lease_id, call).await.ok())
+        Ok(engine.enter_again(key, lease_id, call).await.ok())
     }
 }

@@ -18,7 +18,7 @@ impl Drop for Attempted<'_> {
         if self.on_crash == OnCrash::Stop && !self.is_recorded {
             tracing::warn!(key = %self.key.typed(), attempt = self.attempt,
                 "a run is in doubt: it ended without an outcome that is known to be recorded, so somebody must find out what it \
-                 did, and decide with `LockManager::resolve`");
+                 did, and decide with `Admin::resolve`");
         }
     }
 }
@@ -27,5 +27,5 @@ impl Drop for Attempted<'_> {
 pub(super) fn found(key: &Key, attempt: u32, holder: &str) {
     tracing::warn!(key = %key.typed(), attempt, holder,
         "a run is still in doubt, so the call was refused: somebody must find out what it did, and decide with \
-         `LockManager::resolve`");
+         `Admin::resolve`");
 }

@@ -87,7 +87,7 @@ impl LockManager {
     /// protect from.
     ///
     /// # Errors
-    /// - Those of `body`, and those of [`with`](Self::with).
+    /// - Those of `body`, and those of [`LockBuilder::run`](crate::LockBuilder::run).
     /// - [`LockError::Run`], whose [`RunError`](crate::RunError) says why nothing ran or what is unknown.
     /// - [`LockError::Invalid`] for options that cannot work, for a run of the key inside itself, and for one under
     ///   its own lock while a transaction ends that.

@@ -78,7 +78,7 @@ impl RunOptions {
     ///
     /// The attempts are counted in the record. When the record is gone, they count from 1 again: after
     /// [`Resolution::RunAgain`](crate::Resolution::RunAgain),
-    /// [`LockManager::forget`](crate::LockManager::forget), or the end of `remember`.
+    /// [`Admin::forget`](crate::Admin::forget), or the end of `remember`.
     pub fn max_attempts(mut self, attempts: u32) -> Self {
         self.policy.max_attempts = Some(attempts);
         self

@@ -11,7 +11,7 @@ use crate::body;
 use crate::engine::{Lease, Turn};
 use crate::error::{LockError, RunError};
 use crate::key::Key;
-use crate::manager::LockManager;
+use crate::manager::{Admin, LockManager};
 use crate::options::LockOptions;
 use crate::store::record::{Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordWrite};
 use crate::store::{Store, StoreError, StoreErrorKind, kept};
@@ -19,7 +19,7 @@ use crate::store::{Store, StoreError, StoreErrorKind, kept};
 /// How long the store may take for one call about a record.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The outcome that [`LockManager::resolve`] gives a run that is in doubt.
+/// The outcome that [`Admin::resolve`] gives a run that is in doubt.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Resolution {
@@ -67,9 +67,9 @@ impl Resolution {
     /// let options = || RunOptions::new(day, OnCrash::Stop);
     /// let pay = async |_| Ok::<_, LockError>(7_u64);
     /// locks.run_once("pay:42", options(), pay).await?;
-    /// let shown = locks.record::<serde_json::Value>("pay:42").await?.expect("it ran");
+    /// let shown = locks.admin().record::<serde_json::Value>("pay:42").await?.expect("it ran");
     /// println!("the result is {:?}", shown.result);
-    /// assert!(locks.resolve(&shown.record, Resolution::correction(&8_u64, day)?).await?);
+    /// assert!(locks.admin().resolve(&shown.record, Resolution::correction(&8_u64, day)?).await?);
     /// assert_eq!(locks.run_once("pay:42", options(), pay).await?, Once::Replayed(8));
     /// # Ok::<_, LockError>(()) }).unwrap();
     /// ```
@@ -88,7 +88,7 @@ fn encoded(value: &impl Serialize, remember: Duration) -> Result<String, LockErr
     json.map_err(|why| LockError::invalid(format!("the result cannot be kept: {why}")))
 }
 
-/// A record with its result, from [`LockManager::record`].
+/// A record with its result, from [`Admin::record`].
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RunRecord<T> {
@@ -99,13 +99,13 @@ pub struct RunRecord<T> {
 }
 
 /// The records of `run_once`. These calls need the feature `run_once`.
-impl LockManager {
+impl Admin<'_> {
     /// Reads the record of the run of `key`; `None` if there is none.
     ///
     /// # Errors
     /// [`LockError::Run`] with [`RunError::Undecodable`] for a result of another type, [`LockError::Invalid`]
     /// for a bad key, [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
-    /// [`shutdown`](Self::shutdown).
+    /// [`shutdown`](LockManager::shutdown).
     ///
     /// # Cancel safety
     /// Reads only.
@@ -116,20 +116,21 @@ impl LockManager {
     /// use dblock::{LockError, LockManager, OnCrash, RunOptions, store::RecordState};
     ///
     /// let locks = LockManager::connect("memory:").await?;
-    /// assert!(locks.record::<u64>("pay:42").await?.is_none());
+    /// assert!(locks.admin().record::<u64>("pay:42").await?.is_none());
     /// let options = RunOptions::new(Duration::from_secs(3600), OnCrash::Stop);
     /// locks.run_once("pay:42", options, async |_| Ok::<_, LockError>(7_u64)).await?;
-    /// let found = locks.record::<u64>("pay:42").await?.expect("it ran");
+    /// let found = locks.admin().record::<u64>("pay:42").await?.expect("it ran");
     /// assert_eq!((found.record.state, found.result), (RecordState::Succeeded, Some(7)));
     /// # Ok::<_, LockError>(()) }).unwrap();
     /// ```
     pub async fn record<T: Remembered>(
-        &self,
+        self,
         key: impl AsRef<str>,
     ) -> Result<Option<RunRecord<T>>, LockError> {
         let key_text = key.as_ref();
-        let key = self.key(key_text)?;
+        let key = self.locks.key(key_text)?;
         let Some(record) = self
+            .locks
             .look_at_record(&key)
             .await?
             .filter(|record| !record.is_forgotten())
@@ -147,7 +148,7 @@ impl LockManager {
     }
 
     /// Finds out whether a run that is processing has the lock of its key, from one moment with the record.
-    async fn with_its_lock(&self, key: &str, record: Record) -> Result<Option<Record>, LockError> {
+    async fn with_its_lock(self, key: &str, record: Record) -> Result<Option<Record>, LockError> {
         if record.state != RecordState::Processing {
             return Ok(Some(record));
         }
@@ -161,21 +162,21 @@ impl LockManager {
     ///
     /// # Errors
     /// [`LockError::Store`] when the store could not be asked, or keeps no records, [`LockError::Shutdown`]
-    /// after [`shutdown`](Self::shutdown).
+    /// after [`shutdown`](LockManager::shutdown).
     ///
     /// # Cancel safety
     /// Reads only.
-    pub async fn records(&self, mut filter: RecordFilter) -> Result<Vec<Record>, LockError> {
-        if let Some(namespace) = self.namespace() {
-            let prefix = format!("{namespace}:{}", filter.key_prefix());
+    pub async fn records(self, mut filter: RecordFilter) -> Result<Vec<Record>, LockError> {
+        if let Some(namespace) = self.locks.namespace() {
+            let prefix = format!("{namespace}:{}", filter.get_prefix());
             filter = filter.prefix(prefix);
         }
-        let list = self.on_records(Turn::Admin, |store| async move {
+        let list = self.locks.on_records(Turn::Admin, |store| async move {
             kept::kept_by(&*store)?.list(&filter).await
         });
-        let mut records = self.in_time(list).await?;
+        let mut records = self.locks.in_time(list).await?;
         for record in &mut records {
-            record.key = record.key.out_of(self.namespace());
+            record.key = record.key.out_of(self.locks.namespace());
         }
         Ok(records)
     }
@@ -188,22 +189,24 @@ impl LockManager {
     /// # Errors
     /// [`LockError::Invalid`] for a record that is processing: [`resolve`](Self::resolve) decides about those.
     /// [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
-    /// [`shutdown`](Self::shutdown).
+    /// [`shutdown`](LockManager::shutdown).
     ///
     /// # Cancel safety
     /// Dropping the future does not undo the call: it may still be carried out.
-    pub async fn forget(&self, shown: &Record) -> Result<bool, LockError> {
-        let key = self.key(shown.key.as_str())?;
+    pub async fn forget(self, shown: &Record) -> Result<bool, LockError> {
+        let key = self.locks.key(shown.key.as_str())?;
         if shown.state == RecordState::Processing {
             return Err(LockError::invalid(format!(
                 "the run {:?} is processing, or crashed: it cannot be forgotten; wait for its end, or decide about it \
-                 with `LockManager::resolve`",
+                 with `Admin::resolve`",
                 key.typed()
             )));
         }
         tracing::warn!(key = %key.typed(), state = shown.state.as_str(), "forgetting a run");
         let delete = RecordWrite::new(key, RecordChange::Delete(shown.version()));
-        self.in_time(self.write_record(Turn::Records, delete)).await
+        self.locks
+            .in_time(self.locks.write_record(Turn::Records, delete))
+            .await
     }
 
     /// Decides about a run that is in doubt, or that has failed. It takes the lock of the key, so no attempt
@@ -215,7 +218,7 @@ impl LockManager {
     /// # Errors
     /// [`LockError::Busy`] while an attempt is running, [`LockError::Invalid`] for a correction of a run that
     /// did not succeed, [`LockError::Store`] when the store could not be asked, [`LockError::Lost`] when the
-    /// lease ended before anything was decided, [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
+    /// lease ended before anything was decided, [`LockError::Shutdown`] after [`shutdown`](LockManager::shutdown).
     ///
     /// # Cancel safety
     /// Dropping the future does not undo the call: it may still be carried out.
@@ -225,16 +228,16 @@ impl LockManager {
     /// use dblock::{Resolution, store::{RecordFilter, RunState}};
     ///
     /// # let was_cancelled = |_: &str| true;
-    /// for record in locks.records(RecordFilter::new().run_state(RunState::Crashed)).await? {
+    /// for record in locks.admin().records(RecordFilter::new().run_state(RunState::Crashed)).await? {
     ///     println!("{} was begun by {}", record.key, record.holder);
     ///     // The provider has cancelled the payment.
     ///     if was_cancelled(record.key.as_str()) {
-    ///         locks.resolve(&record, Resolution::RunAgain).await?;
+    ///         locks.admin().resolve(&record, Resolution::RunAgain).await?;
     ///     }
     /// }
     /// # Ok(()) }
     /// ```
-    pub async fn resolve(&self, shown: &Record, resolution: Resolution) -> Result<bool, LockError> {
+    pub async fn resolve(self, shown: &Record, resolution: Resolution) -> Result<bool, LockError> {
         let has_succeeded = shown.state == RecordState::Succeeded;
         match resolution {
             Resolution::Corrected { .. } if !has_succeeded => {
@@ -245,8 +248,8 @@ impl LockManager {
             Resolution::RunAgain | Resolution::Succeeded { .. } if has_succeeded => return Ok(false),
             _ => {}
         }
-        let key = self.key(shown.key.as_str())?;
-        let hold = self.hold(shown.key.as_str(), &LockOptions::new()).await?;
+        let key = self.locks.key(shown.key.as_str())?;
+        let hold = self.locks.hold(&key, &LockOptions::new()).await?;
         let resolved = self.resolve_inside(&key, hold.lease(), shown, resolution).await;
         // A release that is not confirmed is in the log, and changes nothing about the record.
         let _ = body::leave(vec![hold], true).await;
@@ -254,13 +257,13 @@ impl LockManager {
     }
 
     async fn resolve_inside(
-        &self,
+        self,
         key: &Key,
         lease: &Lease,
         shown: &Record,
         resolution: Resolution,
     ) -> Result<bool, LockError> {
-        let found = self.look_at_record(key).await?;
+        let found = self.locks.look_at_record(key).await?;
         // After a pause that was longer than the lease, what was read may be the record of an attempt that
         // runs.
         lease.check()?;
@@ -295,9 +298,13 @@ impl LockManager {
             }
         };
         let write = RecordWrite::new(key.clone(), change);
-        self.in_time(self.write_record(Turn::Records, write)).await
+        self.locks
+            .in_time(self.locks.write_record(Turn::Records, write))
+            .await
     }
+}
 
+impl LockManager {
     /// Reads a record without its lock.
     pub(super) async fn look_at_record(&self, key: &Key) -> Result<Option<Record>, LockError> {
         self.in_time(self.engine().record(key)).await

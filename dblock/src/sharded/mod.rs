@@ -49,7 +49,7 @@ type Answer = Result<Outcome, StoreError>;
 /// let (a, b): (Arc<dyn Store>, Arc<dyn Store>) = (Arc::new(MemoryStore::new()), Arc::new(MemoryStore::new()));
 /// let shards = ShardedStore::new([("a", a), ("b", b)])?;
 /// let locks = LockManager::builder(shards).build().await?;
-/// let guard = locks.acquire("order:42", LockOptions::new()).await?;
+/// let guard = locks.lock("order:42").acquire().await?;
 /// # guard.release().await?;
 /// # Ok::<_, dblock::LockError>(()) }).unwrap();
 /// ```
@@ -173,7 +173,7 @@ impl ShardedStore {
     ///
     /// Call it when no process with the old shards runs any more. Wait for the time that it returns, and in
     /// addition for as long as the clocks of the shards may differ. It does not see a transaction that keeps
-    /// a lock ([`LockManager::transaction`](crate::LockManager::transaction)): those of the old processes
+    /// a lock ([`LockBuilder::transaction`](crate::LockBuilder::transaction)): those of the old processes
     /// must have ended in the database, too.
     ///
     /// ```

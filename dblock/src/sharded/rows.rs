@@ -47,7 +47,7 @@ async fn own_rows(
     at: usize,
     filter: &InspectFilter,
 ) -> Result<Vec<LockRow>, StoreError> {
-    let most = usize::try_from(filter.max_rows()).unwrap_or(usize::MAX);
+    let most = usize::try_from(filter.get_limit()).unwrap_or(usize::MAX);
     let (mut own, mut filter) = (Vec::new(), filter.clone());
     loop {
         let page = read(&store.shards[at], &filter).await?;
@@ -96,7 +96,7 @@ pub(super) async fn time_left(store: &ShardedStore) -> Result<Duration, StoreErr
 /// differ in what the list is ordered by, so it is made from all rows.
 async fn inspect_moving(store: &ShardedStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
     let whole = InspectFilter::new()
-        .prefix(filter.key_prefix())
+        .prefix(filter.get_prefix())
         .include_free()
         .limit(u32::MAX);
     let pages = try_join_all(store.shards.iter().map(|shard| read(shard, &whole))).await?;

@@ -4,7 +4,7 @@ use crate::key::Key;
 
 use super::row::LockRow;
 
-/// A choice of the rows that [`LockManager::inspect`](crate::LockManager::inspect) returns. The default is
+/// A choice of the rows that [`Admin::list`](crate::Admin::list) returns. The default is
 /// every held row, ordered by key, at most 1,000.
 ///
 /// ```
@@ -98,7 +98,7 @@ impl InspectFilter {
     }
 
     /// For stores: the prefix that keys must have.
-    pub fn key_prefix(&self) -> &str {
+    pub fn get_prefix(&self) -> &str {
         &self.prefix
     }
 
@@ -113,12 +113,12 @@ impl InspectFilter {
     }
 
     /// For stores: only rows behind this position are wanted.
-    pub fn begins_after(&self) -> Option<&RowPosition> {
+    pub fn get_after(&self) -> Option<&RowPosition> {
         self.after.as_ref()
     }
 
     /// For stores: at most this many rows.
-    pub fn max_rows(&self) -> u32 {
+    pub fn get_limit(&self) -> u32 {
         self.limit
     }
 

@@ -22,14 +22,14 @@ use crate::key::Key;
 ///
 /// ```
 /// use dblock::store::MemoryStore;
-/// use dblock::{LockManager, LockOptions};
+/// use dblock::LockManager;
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// let store = MemoryStore::new();
 /// let one = LockManager::builder(store.clone()).build().await?;
 /// let other = LockManager::builder(store).build().await?;
-/// let guard = one.acquire("order:42", LockOptions::new()).await?;
-/// assert!(other.try_acquire("order:42", LockOptions::new()).await?.is_none());
+/// let guard = one.lock("order:42").acquire().await?;
+/// assert!(other.lock("order:42").try_acquire().await?.is_none());
 /// # guard.release().await?;
 /// # Ok::<_, dblock::LockError>(()) }).unwrap();
 /// ```
@@ -112,7 +112,7 @@ impl Store for MemoryStore {
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
         Box::pin(async move {
             let table = self.table();
-            let prefix = filter.key_prefix();
+            let prefix = filter.get_prefix();
             let rows = table
                 .rows
                 .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
@@ -177,8 +177,8 @@ impl Records for MemoryStore {
             let table = self.table();
             let records = table.records();
             Ok(records
-                .filter(|record| record.key.as_str().starts_with(filter.key_prefix()))
-                .filter(|record| filter.wanted_state().is_none_or(|state| state == record.state))
+                .filter(|record| record.key.as_str().starts_with(filter.get_prefix()))
+                .filter(|record| filter.get_state().is_none_or(|state| state == record.state))
                 .map(|record| {
                     let has_lock = table.has_lock(&record);
                     record.listed(has_lock)
@@ -188,7 +188,7 @@ impl Records for MemoryStore {
                         .wanted_lock()
                         .is_none_or(|lock| record.has_lock == Some(lock))
                 })
-                .take(usize::try_from(filter.max_records()).unwrap_or(usize::MAX))
+                .take(usize::try_from(filter.get_limit()).unwrap_or(usize::MAX))
                 .collect())
         })
     }

@@ -43,7 +43,7 @@ pub(crate) fn no_records(table: &TableName) -> StoreError {
     StoreError::new(
         StoreErrorKind::Schema,
         format!(
-            "the table of records {table}_record is not there; call `LockManager::migrate`, build the manager with \
+            "the table of records {table}_record is not there; call `locks.admin().migrate()`, build the manager with \
              `auto_migrate(true)`, or run the script `…_record.sql` in the folder `migrations/` of the dblock crate"
         ),
     )
@@ -70,12 +70,12 @@ fn check_for(
     let message = match found {
         None => format!(
             "the lock table {table} is not there; build the manager with `auto_migrate(true)`, call \
-             `LockManager::migrate` on one from `LockManagerBuilder::start`, or run the \
+             `locks.admin().migrate()` on one from `LockManagerBuilder::build_lazy`, or run the \
              script in the folder `migrations/` of the dblock crate, which names the table {DEFAULT_TABLE}"
         ),
         Some(found) if found.version < oldest => format!(
             "the lock table {table} has schema version {}, older than the {oldest} that this program \
-             needs; call `LockManager::migrate`",
+             needs; call `locks.admin().migrate()`",
             found.version
         ),
         Some(found) if found.min_client > client => format!(
@@ -137,7 +137,7 @@ mod tests {
         assert!(!has_records(found(2)) && has_records(found(3)) && !has_records(None));
         let missing = no_records(&table).to_string();
         assert!(
-            missing.contains("ops.locks_record is not there; call `LockManager::migrate`"),
+            missing.contains("ops.locks_record is not there; call `locks.admin().migrate()`"),
             "{missing}"
         );
     }

@@ -115,7 +115,8 @@ impl Service {
     pub(crate) async fn held(&self) -> usize {
         self.shop
             .locks()
-            .inspect(InspectFilter::new())
+            .admin()
+            .list(InspectFilter::new())
             .await
             .unwrap()
             .len()
@@ -136,7 +137,7 @@ impl Service {
         drop(self.quit.take());
         timeout(SOON, self.server).await.unwrap().unwrap().unwrap();
         let locks = LockManager::connect(&self.url).await.unwrap();
-        let held = locks.inspect(InspectFilter::new()).await.unwrap();
+        let held = locks.admin().list(InspectFilter::new()).await.unwrap();
         assert!(held.is_empty(), "held after the service has stopped: {held:?}");
     }
 }

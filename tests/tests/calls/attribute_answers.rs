@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use dblock::{InspectFilter, LockError, LockManager, LockOptions, distributed_lock};
+use dblock::{InspectFilter, LockError, LockManager, distributed_lock};
 
 #[distributed_lock(key = "job", on_busy = Ok("skipped"), manager = locks)]
 async fn skips(locks: &LockManager) -> Result<&'static str, LockError> {
@@ -24,7 +24,7 @@ async fn answers(locks: &LockManager) -> &'static str {
 #[distributed_lock(key = "outer", manager = locks)]
 #[distributed_lock(key = "inner:{id}", manager = locks)]
 async fn stacked(locks: &LockManager, id: u32) -> Result<Vec<String>, LockError> {
-    let mut rows = locks.inspect(InspectFilter::new()).await?;
+    let mut rows = locks.admin().list(InspectFilter::new()).await?;
     rows.sort_by_key(|row| row.fence_token);
     Ok(rows.into_iter().map(|row| row.key.to_string()).collect())
 }
@@ -36,7 +36,7 @@ async fn busy_and_errors_become_what_the_attribute_says() {
     assert_eq!(tells(&locks).await, "done");
     assert_eq!(answers(&locks).await, "done");
 
-    let guard = locks.acquire("job", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("job").acquire().await.unwrap();
     assert_eq!(skips(&locks).await.unwrap(), "skipped");
     assert!(tells(&locks).await.contains("is busy"));
     assert_eq!(answers(&locks).await, "busy", "a wait that is over is busy too");

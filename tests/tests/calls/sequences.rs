@@ -26,14 +26,18 @@ async fn non_blocking_callers_do_not_keep_another_process_out() {
         let ours = ours.clone();
         tokio::spawn(async move {
             loop {
-                ours.with("key", patient(), sleep(ms(5))).await.unwrap();
+                ours.lock("key")
+                    .options(&patient())
+                    .run(sleep(ms(5)))
+                    .await
+                    .unwrap();
             }
         });
     }
     tokio::spawn(async move {
         loop {
             // Busy most of the time.
-            let _ = ours.with("key", LockOptions::new(), sleep(ms(5))).await;
+            let _ = ours.lock("key").run(sleep(ms(5))).await;
             sleep(ms(3)).await;
         }
     });
@@ -41,7 +45,7 @@ async fn non_blocking_callers_do_not_keep_another_process_out() {
     for round in 0..40 {
         sleep(ms(500 + round)).await;
         let since = Instant::now();
-        let guard = theirs.acquire("key", patient()).await.unwrap();
+        let guard = theirs.lock("key").options(&patient()).acquire().await.unwrap();
         assert!(since.elapsed() < ms(1000), "{:?}", since.elapsed());
         guard.release().await.unwrap();
     }
@@ -55,12 +59,7 @@ async fn after_one_batch_that_hung_all_leases_are_renewed_in_time() {
     let mut guards = Vec::new();
     for number in 0..300 {
         let key = format!("key {number}");
-        guards.push(
-            locks
-                .acquire(key, LockOptions::new().ttl(ms(3000)))
-                .await
-                .unwrap(),
-        );
+        guards.push(locks.lock(key).ttl(ms(3000)).acquire().await.unwrap());
     }
     store.next(Kind::Extend, Fault::Never);
     store.always(Kind::Extend, Fault::Slow(ms(10)));
@@ -79,20 +78,14 @@ async fn max_hold_does_not_cut_hold_min_short() {
             .ttl(ms(ttl))
             .max_hold(ms(10_000))
             .hold_min(ms(10_000));
-        locks.with("key", options, async {}).await.unwrap();
+        locks.lock("key").options(&options).run(async {}).await.unwrap();
         for _ in 0..6 {
             sleep(ms(1500)).await;
-            let early = other.try_acquire("key", LockOptions::new()).await.unwrap();
+            let early = other.lock("key").try_acquire().await.unwrap();
             assert!(early.is_none(), "ttl {ttl}");
         }
         sleep(ms(1500)).await;
-        assert!(
-            other
-                .try_acquire("key", LockOptions::new())
-                .await
-                .unwrap()
-                .is_some()
-        );
+        assert!(other.lock("key").try_acquire().await.unwrap().is_some());
     }
 }
 
@@ -107,11 +100,9 @@ async fn after_the_grace_of_a_shutdown_nobody_gets_in() {
             let inside = locks.clone();
             let body = async move {
                 sleep(ms(1500)).await;
-                inside.acquire("inner", LockOptions::new()).await.map(drop)
+                inside.lock("inner").acquire().await.map(drop)
             };
-            locks
-                .with("outer", LockOptions::new().on_lost(OnLost::Signal), body)
-                .await
+            locks.lock("outer").on_lost(OnLost::Signal).run(body).await
         }
     });
     sleep(ms(500)).await;
@@ -126,27 +117,29 @@ async fn after_the_grace_of_a_shutdown_nobody_gets_in() {
 async fn who_has_left_is_not_told_of_its_successors_loss() {
     let store = FaultyStore::memory();
     let locks = store.manager();
-    let plug = locks.acquire("key", patient()).await.unwrap();
+    let plug = locks.lock("key").options(&patient()).acquire().await.unwrap();
     let first = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.acquire("key", patient()).await.unwrap() }
+        async move { locks.lock("key").options(&patient()).acquire().await.unwrap() }
     });
     sleep(ms(1)).await;
     let second = tokio::spawn({
         let locks = locks.clone();
         async move {
-            let guard = locks.acquire("key", patient().max_hold(ms(200))).await.unwrap();
+            let guard = locks
+                .lock("key")
+                .options(&patient())
+                .max_hold(ms(200))
+                .acquire()
+                .await
+                .unwrap();
             guard.lost().await
         }
     });
     sleep(ms(1)).await;
     plug.release().await.unwrap();
     let outer = first.await.unwrap();
-    let inner = outer
-        .enter(locks.acquire("key", LockOptions::new()))
-        .await
-        .unwrap()
-        .unwrap();
+    let inner = outer.enter(locks.lock("key").acquire()).await.unwrap().unwrap();
     store.always(Kind::Extend, Fault::Never);
     let (inner, outer) = tokio::join!(inner.release(), outer.release());
     inner.unwrap();
@@ -159,12 +152,17 @@ async fn who_has_left_is_not_told_of_its_successors_loss() {
 async fn a_hand_over_costs_one_statement() {
     let store = FaultyStore::memory();
     let locks = store.manager();
-    let plug = locks.acquire("key", patient()).await.unwrap();
+    let plug = locks.lock("key").options(&patient()).acquire().await.unwrap();
     let mut tasks = Vec::new();
     for inside in [1, 1000] {
         let locks = locks.clone();
         tasks.push(tokio::spawn(async move {
-            locks.with("key", patient(), sleep(ms(inside))).await.unwrap();
+            locks
+                .lock("key")
+                .options(&patient())
+                .run(sleep(ms(inside)))
+                .await
+                .unwrap();
         }));
         sleep(ms(1)).await;
     }
@@ -182,7 +180,7 @@ async fn a_hand_over_costs_one_statement() {
 async fn what_panicked_is_not_handed_on_by_a_child_that_returns() {
     let store = FaultyStore::memory();
     let locks = store.manager();
-    let plug = locks.acquire("key", patient()).await.unwrap();
+    let plug = locks.lock("key").options(&patient()).acquire().await.unwrap();
     let outer = tokio::spawn({
         let locks = locks.clone();
         async move {
@@ -190,13 +188,13 @@ async fn what_panicked_is_not_handed_on_by_a_child_that_returns() {
                 tokio::spawn(dblock::inherit(sleep(ms(100))));
                 panic!("on purpose");
             };
-            locks.with::<_>("key", patient(), body).await.unwrap();
+            locks.lock("key").options(&patient()).run(body).await.unwrap();
         }
     });
     sleep(ms(1)).await;
     let next = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.acquire("key", patient()).await.unwrap() }
+        async move { locks.lock("key").options(&patient()).acquire().await.unwrap() }
     });
     sleep(ms(1)).await;
     plug.release().await.unwrap();

@@ -22,24 +22,26 @@ fn patient() -> LockOptions {
 
 fn listening(store: &TellingStore) -> LockManager {
     let store: Arc<dyn Store> = Arc::new(store.clone());
-    LockManager::builder(store).start().unwrap()
+    LockManager::builder(store).build_lazy().unwrap()
 }
 
 /// Nobody leaves a key alone that nobody wants.
 #[tokio::test(start_paused = true)]
 async fn the_last_holder_gets_a_free_key_at_once() {
     let store = MemoryStore::new();
-    let manager = || LockManager::builder(store.clone()).start().unwrap();
+    let manager = || LockManager::builder(store.clone()).build_lazy().unwrap();
     let (holder, other) = (manager(), manager());
-    let guard = holder.acquire("key", LockOptions::new()).await.unwrap();
-    let timed_out = other.acquire("key", LockOptions::new().wait(ms(300))).await;
+    let guard = holder.lock("key").acquire().await.unwrap();
+    let timed_out = other.lock("key").wait(ms(300)).acquire().await;
     assert!(timed_out.unwrap_err().is_busy());
     guard.release().await.unwrap();
     let since = Instant::now();
-    let guard = holder.try_acquire("key", LockOptions::new()).await.unwrap();
+    let guard = holder.lock("key").try_acquire().await.unwrap();
     guard.expect("it is free").release().await.unwrap();
     holder
-        .acquire("key", patient())
+        .lock("key")
+        .options(&patient())
+        .acquire()
         .await
         .unwrap()
         .release()
@@ -57,12 +59,16 @@ async fn an_operator_reaches_who_was_passed_the_lock() {
         let store = TellingStore::new();
         let [first, second, operator] = [(); 3].map(|()| listening(&store));
         for _ in 0..14 {
-            let guard = first.acquire("key", patient()).await.unwrap();
+            let guard = first.lock("key").options(&patient()).acquire().await.unwrap();
             let next = tokio::spawn({
                 let second = second.clone();
                 async move {
                     second
-                        .acquire("key", patient().ttl(ttl).on_lost(OnLost::Signal))
+                        .lock("key")
+                        .options(&patient())
+                        .ttl(ttl)
+                        .on_lost(OnLost::Signal)
+                        .acquire()
                         .await
                 }
             });
@@ -71,10 +77,10 @@ async fn an_operator_reaches_who_was_passed_the_lock() {
             let guard = next.await.unwrap().unwrap();
             let since = Instant::now();
             if by_force {
-                assert!(operator.force_release("key").await.unwrap());
+                assert!(operator.admin().force_release("key").await.unwrap());
                 guard.lost().await;
             } else {
-                assert!(operator.revoke("key").await.unwrap());
+                assert!(operator.admin().revoke("key").await.unwrap());
                 guard.revoked().await;
             }
             assert!(since.elapsed() <= ttl / 3 + ms(50), "{:?}", since.elapsed());
@@ -89,7 +95,7 @@ async fn an_operator_reaches_who_was_passed_the_lock() {
 async fn a_record_that_is_kept_says_that_nothing_is_held() {
     let locks = LockManager::connect("memory:").await.unwrap();
     let body = async { dblock::current().unwrap() };
-    let kept = locks.with("key", LockOptions::new(), body).await.unwrap();
+    let kept = locks.lock("key").run(body).await.unwrap();
     assert_eq!(kept.remaining(), Duration::ZERO);
     let lost = timeout(ms(1), kept.lost()).await.expect("at once");
     assert!(lost.is_lost(), "{lost}");
@@ -113,9 +119,9 @@ async fn a_lease_lives_while_commits_take_two_seconds() {
         };
         let options = patient().ttl(Duration::from_secs(9));
         let (a, b, c) = tokio::join!(
-            first.with("key", options.clone(), body()),
-            first.with("key", options.clone(), body()),
-            second.with("key", options.clone(), body()),
+            first.lock("key").options(&options).run(body()),
+            first.lock("key").options(&options).run(body()),
+            second.lock("key").options(&options).run(body()),
         );
         for done in [a, b, c] {
             done.unwrap_or_else(|error| panic!("commits of {commit:?}: {error}"));
@@ -128,9 +134,9 @@ async fn a_lease_lives_while_commits_take_two_seconds() {
 async fn fifty_thousand_waiters_leave_in_random_order() {
     const WAITERS: usize = 50_000;
     let locks = LockManager::connect("memory:").await.unwrap();
-    let held = locks.acquire("key", LockOptions::new()).await.unwrap();
+    let held = locks.lock("key").acquire().await.unwrap();
     let mut calls: Vec<_> = (0..WAITERS)
-        .map(|_| Box::pin(locks.acquire("key", patient())))
+        .map(|_| Box::pin(locks.lock("key").options(&patient()).acquire()))
         .collect();
     for call in &mut calls {
         assert!(futures_util::poll!(call.as_mut()).is_pending());
@@ -146,6 +152,6 @@ async fn fifty_thousand_waiters_leave_in_random_order() {
     .await
     .expect("too slow");
     held.release().await.unwrap();
-    let free = locks.try_acquire("key", LockOptions::new()).await.unwrap();
+    let free = locks.lock("key").try_acquire().await.unwrap();
     free.expect("it is free").release().await.unwrap();
 }

@@ -20,7 +20,7 @@ pub(crate) const KEYS: [&str; 3] = ["before", KEY, "later"];
 pub(crate) enum Call {
     /// A method with the attribute that calls another one.
     Attribute,
-    /// `with` inside of `with`.
+    /// `run` inside of `run`.
     With,
     /// A guard: acquired with a wait, entered, released.
     Guard,
@@ -91,17 +91,17 @@ impl Call {
             Self::With => async move {
                 let body = async {
                     yield_now().await;
-                    locks.with(KEY, options.clone(), yield_now()).await?;
+                    locks.lock(KEY).options(&options).run(yield_now()).await?;
                     stay(inside).await;
                     Ok(())
                 };
-                locks.with(KEY, options.clone(), body).await?
+                locks.lock(KEY).options(&options).run(body).await?
             }
             .boxed(),
             Self::Guard => by_hand(locks, options, inside).boxed(),
             Self::NonBlocking => by_hand(locks, non_blocking, inside).boxed(),
             Self::Inherit => async move {
-                let parent = locks.with(KEY, options, async {
+                let parent = locks.lock(KEY).options(&options).run(async {
                     yield_now().await;
                     [inherit(stay(inside))]
                 });
@@ -110,10 +110,10 @@ impl Call {
             }
             .boxed(),
             Self::Several => async move {
-                let guard = locks.acquire_all(KEYS, options.clone()).await?;
+                let guard = locks.lock(KEYS).options(&options).acquire().await?;
                 yield_now().await;
                 let body = async {
-                    locks.with_all(KEYS, options, yield_now()).await?;
+                    locks.lock(KEYS).options(&options).run(yield_now()).await?;
                     stay(inside).await;
                     Ok::<_, LockError>(())
                 };
@@ -126,11 +126,11 @@ impl Call {
 }
 
 async fn by_hand(locks: LockManager, options: LockOptions, inside: Duration) -> Result<(), LockError> {
-    let guard = locks.acquire(KEY, options.clone()).await?;
+    let guard = locks.lock(KEY).options(&options).acquire().await?;
     yield_now().await;
     guard
         .enter(async {
-            locks.with(KEY, options, yield_now()).await?;
+            locks.lock(KEY).options(&options).run(yield_now()).await?;
             stay(inside).await;
             Ok::<_, LockError>(())
         })

@@ -152,7 +152,7 @@ impl Case {
         }
         let locks = locks.clone();
         let options = LockOptions::new().ttl(TTL).wait(Duration::from_mins(2));
-        let task = tokio::spawn(async move { locks.with(KEY, options, sleep(inside)).await });
+        let task = tokio::spawn(async move { locks.lock(KEY).options(&options).run(sleep(inside)).await });
         yield_now().await;
         Some(task)
     }
@@ -164,12 +164,7 @@ impl Case {
         sleep(Duration::from_millis(1)).await;
         let base = tasks();
         let holder = if self.is_held_elsewhere() {
-            Some(
-                other
-                    .acquire(KEY, LockOptions::new().ttl(TTL * 100))
-                    .await
-                    .unwrap(),
-            )
+            Some(other.lock(KEY).ttl(TTL * 100).acquire().await.unwrap())
         } else {
             None
         };
@@ -256,7 +251,7 @@ fn tasks() -> usize {
 /// The next locks are taken and released at once.
 async fn is_good(locks: &LockManager, about: impl Debug) {
     let since = Instant::now();
-    let guard = locks.acquire_all(KEYS, LockOptions::new().ttl(TTL)).await;
+    let guard = locks.lock(KEYS).ttl(TTL).acquire().await;
     let guard = guard.unwrap_or_else(|error| panic!("{about:?}: {error}"));
     guard.release().await.unwrap();
     assert!(since.elapsed() <= AT_ONCE, "{about:?}: {:?}", since.elapsed());

@@ -58,7 +58,9 @@ fn nobody_failed(answers: Vec<Result<(), LockError>>) {
 async fn locks(backend: Backend) {
     let locks = backend.manager().await;
     for keys in [Keys::Different, Keys::Same] {
-        let answers = all(keys, async |key| locks.with(key, patient(), async {}).await);
+        let answers = all(keys, async |key| {
+            locks.lock(key).options(&patient()).run(async {}).await
+        });
         nobody_failed(answers.await);
     }
 }
@@ -66,11 +68,9 @@ async fn locks(backend: Backend) {
 async fn locks_that_nobody_waits_for(backend: Backend) {
     let locks = backend.manager().await;
     for keys in [Keys::Different, Keys::Same] {
-        let answers = all(keys, async |key| {
-            match locks.try_acquire(key, LockOptions::new()).await? {
-                Some(guard) => guard.release().await.map(|()| true),
-                None => Ok(false),
-            }
+        let answers = all(keys, async |key| match locks.lock(key).try_acquire().await? {
+            Some(guard) => guard.release().await.map(|()| true),
+            None => Ok(false),
         });
         let answers: Result<Vec<bool>, LockError> = answers.await.into_iter().collect();
         let granted = answers.unwrap().into_iter().filter(|granted| *granted).count();
@@ -86,7 +86,13 @@ async fn several_locks_at_once(backend: Backend) {
     for keys in [Keys::Different, Keys::Same] {
         let answers = all(keys, async |key| {
             let both = [format!("{key} a"), format!("{key} b")];
-            locks.acquire_all(both, patient()).await?.release().await
+            locks
+                .lock(both)
+                .options(&patient())
+                .acquire()
+                .await?
+                .release()
+                .await
         });
         nobody_failed(answers.await);
     }

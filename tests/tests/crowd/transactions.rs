@@ -70,7 +70,7 @@ async fn transactions_of_ours(backend: Backend) {
         crowd(&backend, async |keys, work: &str| {
             all(keys, async |key| {
                     let options = crate::patient();
-                    let done = locks.transaction(&pool, key, options, async |mut tx| {
+                    let done = locks.lock(key).options(&options).transaction(&pool, async |mut tx| {
                         Ok::<_, Failure>(execute(&mut **tx, work).await?)
                     });
                     done.await

@@ -4,19 +4,19 @@
 
 use std::time::Duration;
 
-use dblock::{LockManager, LockOptions, store::MemoryStore};
+use dblock::{LockManager, store::MemoryStore};
 
 #[tokio::test(start_paused = true)]
 async fn another_node_takes_over_when_the_lease_has_expired() {
-    let (store, options) = (MemoryStore::new(), LockOptions::new().renew(false));
+    let store = MemoryStore::new();
     let one = LockManager::builder(store.clone()).build().await.unwrap();
     let other = LockManager::builder(store).build().await.unwrap();
-    let guard = one.acquire("order:42", options.clone()).await.unwrap();
-    let busy = other.acquire("order:42", options.clone()).await;
+    let guard = one.lock("order:42").renew(false).acquire().await.unwrap();
+    let busy = other.lock("order:42").acquire().await;
     assert!(busy.unwrap_err().is_busy());
     tokio::time::sleep(Duration::from_secs(30)).await; // takes no time
     assert!(guard.is_lost());
-    assert!(other.acquire("order:42", options).await.is_ok());
+    assert!(other.lock("order:42").acquire().await.is_ok());
 }
 
 #[test]
@@ -28,5 +28,5 @@ fn the_readme_shows_it() {
         .find(|part| part.starts_with("#[tokio::test"))
         .unwrap();
     assert!(readme.contains(recipe), "README.md does not show:\n{recipe}");
-    assert!(readme.contains("use dblock::{LockManager, LockOptions, store::MemoryStore};"));
+    assert!(readme.contains("use dblock::{LockManager, store::MemoryStore};"));
 }

@@ -83,7 +83,9 @@ async fn every_statement_runs(backend: Backend) {
 async fn the_list_shows_the_holder(backend: Backend) {
     let locks = backend.manager().await;
     let guard = locks
-        .acquire("order:42", LockOptions::new().function("shop::settle"))
+        .lock("order:42")
+        .options(&LockOptions::new().function("shop::settle"))
+        .acquire()
         .await
         .unwrap();
     let list = statement(OPERATIONS, "ORDER BY acquired_at", &backend);
@@ -119,21 +121,21 @@ async fn runs_in_doubt_are_listed_and_running_ones_are_not(backend: Backend) {
 
 async fn a_restored_table_is_free_and_its_tokens_go_on(backend: Backend) {
     let (gone, locks) = (backend.manager().await, backend.manager().await);
-    let before = gone.acquire("order:42", LockOptions::new()).await.unwrap();
+    let before = gone.lock("order:42").acquire().await.unwrap();
     backend
         .execute(&statement(OPERATIONS, "SET expire_at = 0", &backend))
         .await;
     backend
         .execute(&statement(OPERATIONS, "SET fence_ceiling", &backend))
         .await;
-    let after = locks.acquire("order:42", LockOptions::new()).await.unwrap();
+    let after = locks.lock("order:42").acquire().await.unwrap();
     let hour = 3_600_000_000;
     assert!(after.fence_token() > before.fence_token() + hour - 60_000_000);
 }
 
 async fn the_transaction_that_keeps_a_row_is_found_and_ended(backend: Backend) {
     let locks = backend.manager().await;
-    let guard = locks.acquire("order:42", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("order:42").acquire().await.unwrap();
     match backend.place() {
         Place::Postgres(pool, _) => {
             let mut tx = dblock::begin(pool).await.unwrap();

@@ -1,7 +1,6 @@
 //! Three nodes of MariaDB with Galera. Each takes writes, and learns a moment later what the others have
 //! committed.
 
-use std::error::Error as _;
 use std::time::Duration;
 
 use dblock::store::{MySqlStore, Store};
@@ -57,7 +56,7 @@ async fn nothing_follows_a_write_in_its_message(galera: &Galera) {
     // The rows are new, and then they are there.
     for _ in 0..2 {
         let keys = ["one", "two", "three"];
-        let guard = locks.acquire_all(keys, LockOptions::new()).await.unwrap();
+        let guard = locks.lock(keys).acquire().await.unwrap();
         guard.release().await.unwrap();
     }
 }
@@ -68,14 +67,24 @@ async fn an_acquire_that_another_node_overtook_is_no_grant(galera: &Galera) {
     let locks = process(first.url()).await;
     let now = LockOptions::new;
     for key in ["free", "free too", "free as well"] {
-        locks.acquire(key, now()).await.unwrap().release().await.unwrap();
+        locks
+            .lock(key)
+            .options(&now())
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
     }
     let (free, new) = (process(second.url()).await, process(second.url()).await);
     let several = process(second.url()).await;
     // They have a connection.
     for locks in [&free, &new, &several] {
         locks
-            .acquire("warm", patient())
+            .lock("warm")
+            .options(&patient())
+            .acquire()
             .await
             .unwrap()
             .release()
@@ -85,15 +94,18 @@ async fn an_acquire_that_another_node_overtook_is_no_grant(galera: &Galera) {
     let refused_before = refused(second).await;
     let block = BlockedCommits::on(second).await;
     let owners = [
-        locks.acquire("free", now()).await.unwrap(),
-        locks.acquire("new", now()).await.unwrap(),
-        locks.acquire("free too", now()).await.unwrap(),
+        locks.lock("free").options(&now()).acquire().await.unwrap(),
+        locks.lock("new").options(&now()).acquire().await.unwrap(),
+        locks.lock("free too").options(&now()).acquire().await.unwrap(),
     ];
     let asked = tokio::spawn(async move {
         tokio::join!(
-            free.try_acquire("free", now()),
-            new.try_acquire("new", now()),
-            several.try_acquire_all(["free too", "free as well"], now())
+            free.lock("free").options(&now()).try_acquire(),
+            new.lock("new").options(&now()).try_acquire(),
+            several
+                .lock(["free too", "free as well"])
+                .options(&now())
+                .try_acquire()
         )
     });
     block.until_there_wait(3).await;
@@ -124,7 +136,9 @@ async fn all_processes_use_one_node(galera: &Galera) {
     let before = used(nodes).await;
     for (locks, key) in [(&one, "by one"), (&two, "by two")] {
         locks
-            .acquire(key, patient())
+            .lock(key)
+            .options(&patient())
+            .acquire()
             .await
             .unwrap()
             .release()
@@ -155,7 +169,9 @@ async fn all_processes_use_one_node(galera: &Galera) {
     let before = used(nodes).await[2];
     let follows = async {
         while used(nodes).await[2] == before {
-            one.acquire("by one", patient())
+            one.lock("by one")
+                .options(&patient())
+                .acquire()
                 .await
                 .unwrap()
                 .release()
@@ -176,7 +192,7 @@ async fn name_nobody(through: &Server) {
 async fn refused_as_unlisted(url: &str) {
     let error = LockManager::connect(url).await.unwrap_err();
     assert!(error.is_retryable());
-    let source = error.source().unwrap().to_string();
+    let source = error.to_string();
     assert!(source.contains("all processes use another node"), "{source}");
 }
 
@@ -197,7 +213,9 @@ async fn a_lease_is_known_on_the_node_that_is_used_next(galera: &mut Galera) {
     name_nobody(&galera.nodes[0]).await;
     let locks = process(&galera.url(0)).await;
     locks
-        .acquire("warm", patient())
+        .lock("warm")
+        .options(&patient())
+        .acquire()
         .await
         .unwrap()
         .release()
@@ -207,11 +225,13 @@ async fn a_lease_is_known_on_the_node_that_is_used_next(galera: &mut Galera) {
     let third = galera.nodes[2].url().to_owned();
     let before = moves::to(&third);
     let first = &mut galera.nodes[0];
-    let held = locks.with("held", patient().ttl(LONG), async {
+    let held = locks.lock("held").options(&patient()).ttl(LONG).run(async {
         first.stop_at_once();
         // The row counts the holds.
         locks
-            .acquire("held", patient())
+            .lock("held")
+            .options(&patient())
+            .acquire()
             .await
             .unwrap()
             .release()
@@ -227,7 +247,9 @@ async fn a_lease_is_known_on_the_node_that_is_used_next(galera: &mut Galera) {
     block.end().await;
     // So does a caller who waits.
     locks
-        .acquire("held", patient())
+        .lock("held")
+        .options(&patient())
+        .acquire()
         .await
         .unwrap()
         .release()

@@ -33,7 +33,7 @@ async fn waiting(locks: &LockManager, key: &'static str) -> JoinHandle<LockGuard
     let (started, has_started) = tokio::sync::oneshot::channel();
     let call = tokio::spawn(async move {
         started.send(()).unwrap();
-        locks.acquire(key, patient()).await.unwrap()
+        locks.lock(key).options(&patient()).acquire().await.unwrap()
     });
     has_started.await.unwrap();
     call

@@ -1,6 +1,6 @@
 //! Two MariaDB servers that change places: the old primary becomes read-only, and its connections stay.
 
-use dblock::{LockManager, LockOptions};
+use dblock::LockManager;
 use dblock_servers::Server;
 use dblock_tests::line::Database;
 use dblock_tests::own_server;
@@ -19,8 +19,9 @@ async fn server() -> Option<(Server, String)> {
     let server = own_server::start(Database::MySql).await?;
     LockManager::builder_for_url(server.url())
         .unwrap()
-        .start()
+        .build_lazy()
         .unwrap()
+        .admin()
         .migrate()
         .await
         .unwrap();
@@ -39,7 +40,8 @@ async fn a_server_that_becomes_read_only_is_left() {
     let several = url_of_one.replace("/dblock", &format!(",{address}/dblock"));
     let locks = process(&several).await;
     locks
-        .acquire("key", LockOptions::new())
+        .lock("key")
+        .acquire()
         .await
         .unwrap()
         .release()
@@ -48,7 +50,7 @@ async fn a_server_that_becomes_read_only_is_left() {
 
     run(&one, "SET GLOBAL read_only = 1").await;
     let waits = waiting(&locks, "waited for").await;
-    let refused = locks.acquire("key", LockOptions::new()).await.unwrap_err();
+    let refused = locks.lock("key").acquire().await.unwrap_err();
     assert!(refused.is_store() && refused.is_retryable(), "{refused:?}");
     assert_eq!(moves::to(&url_of_two), 0);
     run(&two, "SET GLOBAL read_only = 0").await;

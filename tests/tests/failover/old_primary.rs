@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::{LockManager, LockOptions};
+use dblock::LockManager;
 use dblock_tests::own_server;
 use dblock_tests::proxy::{Proxy, Traffic};
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -38,7 +38,9 @@ async fn an_old_primary_that_goes_on_grants_nothing() {
     let quiet = process(&url).await;
     for locks in [&locks, &quiet] {
         locks
-            .acquire("warm", patient())
+            .lock("warm")
+            .options(&patient())
+            .acquire()
             .await
             .unwrap()
             .release()
@@ -56,16 +58,18 @@ async fn an_old_primary_that_goes_on_grants_nothing() {
     pair.promote().await.unwrap();
     // The old primary gets the first request when it goes on, and nobody waits for its answer any more.
     locks
-        .acquire("moves", patient())
+        .lock("moves")
+        .options(&patient())
+        .acquire()
         .await
         .unwrap()
         .release()
         .await
         .unwrap();
-    let held = locks.acquire("held", patient()).await.unwrap();
+    let held = locks.lock("held").options(&patient()).acquire().await.unwrap();
     pair.standby().wake().unwrap();
     // A manager of this process to which nothing has happened: its connection to the old primary is there.
-    let refused = quiet.try_acquire("held", LockOptions::new()).await.unwrap();
+    let refused = quiet.lock("held").try_acquire().await.unwrap();
     assert!(refused.is_none(), "granted by the old primary");
 
     // The new one is slow. A connection to it breaks, and a process starts, which knows it by another address.
@@ -75,7 +79,9 @@ async fn an_old_primary_that_goes_on_grants_nothing() {
         line.set(Traffic::Slow(Duration::from_millis(70)));
     }
     locks
-        .acquire("next", patient())
+        .lock("next")
+        .options(&patient())
+        .acquire()
         .await
         .unwrap()
         .release()
@@ -83,17 +89,19 @@ async fn an_old_primary_that_goes_on_grants_nothing() {
         .unwrap();
     assert_eq!((rows_of(&old, "next").await, rows_of(&new, "next").await), (0, 1));
     let started = process(&pair.url().replace(&address, &far.address().to_string())).await;
-    let refused = started.try_acquire("held", LockOptions::new()).await.unwrap();
+    let refused = started.lock("held").try_acquire().await.unwrap();
     assert!(refused.is_none(), "granted by the old primary");
 
     // The new one is away.
     line.set(Traffic::Refused);
-    let error = locks.acquire("free", LockOptions::new()).await.unwrap_err();
+    let error = locks.lock("free").acquire().await.unwrap_err();
     assert!(error.is_store() && error.is_retryable(), "{error:?}");
     assert!(format!("{error:?}").contains("it is an old primary"), "{error:?}");
     line.set(Traffic::Flows);
     locks
-        .acquire("free", patient())
+        .lock("free")
+        .options(&patient())
+        .acquire()
         .await
         .unwrap()
         .release()

@@ -1,6 +1,5 @@
 //! A PostgreSQL primary and its synchronous standby.
 
-use std::error::Error as _;
 use std::time::Duration;
 
 use dblock::{LockError, LockManager, LockOptions, LostReason};
@@ -39,19 +38,19 @@ async fn a_fail_over_is_followed_and_the_way_back_too() {
     let holding = holding.auto_migrate(true).build().await.unwrap();
     let asking = process(&url).await;
     for round in 1..=2 {
-        let held = holding.acquire("held", patient()).await.unwrap();
+        let held = holding.lock("held").options(&patient()).acquire().await.unwrap();
         let waits = waiting(&asking, "held").await;
         until_somebody_listens(pair.primary().url()).await;
         let standby = pair.standby().url().to_owned();
 
         pair.primary().kill();
         let free = waiting(&asking, "free").await;
-        let refused = asking.acquire("busy?", LockOptions::new()).await.unwrap_err();
+        let refused = asking.lock("busy?").acquire().await.unwrap_err();
         assert!(
             matches!(refused, LockError::Store { .. }) && refused.is_retryable(),
             "{refused:?}"
         );
-        let said = format!("{:#}", refused.source().unwrap());
+        let said = refused.to_string();
         assert!(said.contains("none of the servers takes writes now"), "{said}");
         assert_eq!(said.matches("127.0.0.1:").count(), 2, "{said}");
         assert!(said.contains("it is a standby"), "{said}");
@@ -82,12 +81,12 @@ async fn while_the_standby_is_away_nobody_hangs() {
     let holding = holding.auto_migrate(true).build().await.unwrap();
     let asking = process(&pair.url()).await;
     let short = LockOptions::new().ttl(Duration::from_secs(2));
-    let held = holding.acquire("held", short).await.unwrap();
+    let held = holding.lock("held").options(&short).acquire().await.unwrap();
 
     pair.standby().kill();
     let since = Instant::now();
     let wait = Duration::from_secs(3);
-    let call = asking.acquire("free", LockOptions::new().wait(wait));
+    let call = asking.lock("free").wait(wait).acquire();
     let refused = timeout(LONG, call).await.unwrap().unwrap_err();
     assert!(
         matches!(refused, LockError::Timeout { .. } | LockError::Store { .. }),
@@ -113,18 +112,21 @@ async fn while_the_standby_is_away_nobody_hangs() {
     );
 
     pair.standby().restart().await.unwrap();
-    let again = asking.acquire("free", patient()).await.unwrap();
+    let again = asking.lock("free").options(&patient()).acquire().await.unwrap();
     again.release().await.unwrap();
 
     // The standby is promoted, and the old primary goes on: no commit of it ends any more.
-    let held = holding.acquire("held", patient()).await.unwrap();
+    let held = holding.lock("held").options(&patient()).acquire().await.unwrap();
     let waits = waiting(&asking, "held").await;
     until_somebody_listens(pair.primary().url()).await;
     pair.promote().await.unwrap();
     // The one who waits moves, and so does its listener, whose connection to the old primary still stands.
     until_somebody_listens(pair.primary().url()).await;
     let other = process(&pair.url()).await;
-    let (one, two) = (holding.acquire("two", patient()), other.acquire("two", patient()));
+    let (one, two) = (
+        holding.lock("two").options(&patient()).acquire(),
+        other.lock("two").options(&patient()).acquire(),
+    );
     let moved = async {
         let (one, two) = (async { one.await.unwrap().release().await }, async {
             two.await.unwrap().release().await

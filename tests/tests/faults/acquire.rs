@@ -30,7 +30,7 @@ fn wait(length: Duration) -> LockOptions {
 
 /// An acquire that must have its answer after `limit` at the latest.
 async fn acquire(locks: &LockManager, options: LockOptions, limit: Duration) -> Result<LockGuard, LockError> {
-    timeout(limit, locks.acquire("k", options))
+    timeout(limit, locks.lock("k").options(&options).acquire())
         .await
         .unwrap_or_else(|_| panic!("the caller hangs past {limit:?}"))
 }
@@ -77,7 +77,11 @@ async fn a_grant_that_nobody_can_find_lives_for_one_ttl_at_most() {
     // Carried out when the releases are not resent any more.
     let delay = TTL + ms(1000);
     store.next(Kind::Acquire, Fault::Late(delay));
-    assert!(timeout(ms(5), locks.acquire("k", wait(TTL))).await.is_err());
+    assert!(
+        timeout(ms(5), locks.lock("k").options(&wait(TTL)).acquire())
+            .await
+            .is_err()
+    );
     sleep(delay).await;
     assert!(is_held(&store).await);
 
@@ -98,7 +102,11 @@ async fn a_grant_that_nobody_took_is_released_at_once() {
     let store = FaultyStore::memory();
     let locks = store.manager();
     store.next(Kind::Acquire, Fault::SlowReply(ms(300)));
-    assert!(timeout(ms(100), locks.acquire("k", no_wait())).await.is_err());
+    assert!(
+        timeout(ms(100), locks.lock("k").options(&no_wait()).acquire())
+            .await
+            .is_err()
+    );
     assert!(is_held(&store).await);
     sleep(ms(202)).await;
     assert!(!is_held(&store).await);
@@ -140,7 +148,12 @@ async fn a_store_that_is_down_is_neither_busy_nor_acquired() {
             };
             assert!(right, "{fault:?}: the answer took {took:?}");
         }
-        let error = locks.try_acquire("k", no_wait()).await.unwrap_err();
+        let error = locks
+            .lock("k")
+            .options(&no_wait())
+            .try_acquire()
+            .await
+            .unwrap_err();
         assert!(error.is_store(), "{fault:?}: {error:?}");
 
         store.heal();
@@ -155,7 +168,7 @@ async fn the_store_going_down_under_a_waiter_ends_as_a_store_error() {
     let store = FaultyStore::memory();
     let locks = store.manager();
     let other = store.other_process();
-    let held = other.acquire("k", no_wait()).await.unwrap();
+    let held = other.lock("k").options(&no_wait()).acquire().await.unwrap();
     let fault = async {
         sleep(ms(1000)).await;
         store.down(&Fault::Fail(StoreErrorKind::Unreachable));
@@ -174,7 +187,7 @@ async fn a_waiter_for_a_lease_that_the_outage_ended_hears_of_the_outage() {
         let store = FaultyStore::memory();
         let locks = store.manager();
         let short = LockOptions::new().ttl(ms(3000));
-        let held = locks.acquire("k", short.clone()).await.unwrap();
+        let held = locks.lock("k").options(&short).acquire().await.unwrap();
         store.down(&fault);
         let error = acquire(&locks, short.wait(ms(3500)), ms(3502)).await.unwrap_err();
         assert!(held.is_lost());
@@ -189,7 +202,7 @@ async fn a_release_that_cannot_be_written_is_not_busy() {
         for options in [no_wait(), wait(ms(3000))] {
             let store = FaultyStore::memory();
             let locks = store.manager();
-            let held = locks.acquire("k", no_wait()).await.unwrap();
+            let held = locks.lock("k").options(&no_wait()).acquire().await.unwrap();
             store.down(&fault);
             drop(held);
             let error = acquire(&locks, options, ms(5002)).await.unwrap_err();
@@ -205,7 +218,7 @@ async fn a_waiter_that_hears_nothing_gets_in_soon() {
     let locks = store.manager();
     let other = store.other_process();
     for held_for in [ms(1), ms(150), ms(2_000), ms(20_000)] {
-        let held = other.acquire("k", no_wait()).await.unwrap();
+        let held = other.lock("k").options(&no_wait()).acquire().await.unwrap();
         let leaving = async {
             sleep(held_for).await;
             held.release().await.unwrap();
@@ -221,7 +234,7 @@ async fn a_waiter_that_hears_nothing_gets_in_soon() {
     }
     // The same when the holder never releases: its lease expires.
     let crashed = LockOptions::new().ttl(ms(4000)).renew(false);
-    std::mem::forget(other.acquire("k", crashed).await.unwrap());
+    std::mem::forget(other.lock("k").options(&crashed).acquire().await.unwrap());
     let started = Instant::now();
     let guard = acquire(&locks, wait(TTL), TTL).await.unwrap();
     assert!(

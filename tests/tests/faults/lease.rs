@@ -70,7 +70,7 @@ async fn renewals_that_fail_are_tried_again_until_the_local_deadline() {
             }
             "done"
         };
-        let result = locks.with("k", options(), body).await;
+        let result = locks.lock("k").options(&options()).run(body).await;
         assert_eq!(result.unwrap_or_else(|error| panic!("{kind:?}: {error}")), "done");
     }
 }
@@ -86,7 +86,7 @@ async fn an_outage_that_ends_just_before_the_local_deadline_is_survived() {
         store.heal();
         sleep(TTL * 2).await;
     };
-    locks.with("k", options(), body).await.unwrap();
+    locks.lock("k").options(&options()).run(body).await.unwrap();
 }
 
 /// The faults that a renewal meets when the database cannot be reached.
@@ -114,7 +114,7 @@ async fn an_outage_longer_than_the_lease_stops_the_body_before_the_database_woul
             sleep(TTL * 10).await;
         };
         // Only the body's end is looked at here; the call goes on to wait for its release.
-        let call = locks.with("k", options(), body);
+        let call = locks.lock("k").options(&options()).run(body);
         let watch = async {
             sleep(ms(2848)).await;
             assert!(inside.load(Ordering::SeqCst), "{fault:?}: stopped too early");
@@ -148,7 +148,7 @@ async fn a_renewal_that_is_carried_out_but_never_answered_moves_nothing() {
     let locks = store.manager();
     let started = Instant::now();
     store.always(Kind::Extend, Fault::Mute);
-    let guard = locks.acquire("k", options()).await.unwrap();
+    let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
     let error = guard.lost().await;
     assert_eq!(lost_reason(&error), LostReason::Expired);
     let took = started.elapsed();
@@ -162,7 +162,7 @@ async fn the_deadline_counts_from_before_the_request_was_sent() {
     let locks = store.manager();
     let delay = ms(800);
     store.next(Kind::Acquire, Fault::SlowReply(delay));
-    let guard = locks.acquire("k", options()).await.unwrap();
+    let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
     let row = store.row("k").await.unwrap();
     let (remaining, rest) = (guard.remaining(), row.expire_at - row.now);
     assert!(remaining + delay <= DEADLINE, "{remaining:?}");
@@ -190,7 +190,7 @@ async fn the_deadline_counts_from_before_the_request_was_sent() {
 async fn a_lost_lease_is_not_revived() {
     let store = FaultyStore::memory();
     let locks = store.manager();
-    let guard = locks.acquire("k", options()).await.unwrap();
+    let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
     store.always(Kind::Extend, Fault::Never);
     let error = guard.lost().await;
     assert_eq!(lost_reason(&error), LostReason::Expired);
@@ -210,9 +210,11 @@ async fn a_reentry_into_a_store_that_is_down_is_an_error_in_bounded_time() {
     let body = async {
         store.always(Kind::Extend, Fault::Never);
         let started = Instant::now();
-        let nested = locks.with("k", options().wait(ms(700)), async {
-            panic!("it must not enter")
-        });
+        let nested = locks
+            .lock("k")
+            .options(&options())
+            .wait(ms(700))
+            .run(async { panic!("it must not enter") });
         let error: LockError = timeout(ms(702), nested)
             .await
             .expect("bounded")
@@ -228,7 +230,7 @@ async fn a_reentry_into_a_store_that_is_down_is_an_error_in_bounded_time() {
             "the hold that did not enter is not counted"
         );
     };
-    locks.with("k", options(), body).await.unwrap();
+    locks.lock("k").options(&options()).run(body).await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -237,12 +239,14 @@ async fn a_late_release_does_not_free_the_next_lease_of_the_same_process() {
     let locks = store.manager();
     for fault in [Fault::Late(ms(500)), Fault::Twice(ms(500))] {
         locks
-            .with("outer", options(), async {
-                let first = locks.acquire("k", options()).await.unwrap();
+            .lock("outer")
+            .options(&options())
+            .run(async {
+                let first = locks.lock("k").options(&options()).acquire().await.unwrap();
                 store.next(Kind::Release, fault.clone());
                 let owner = first.owner();
                 first.release().await.unwrap();
-                let second = locks.acquire("k", options()).await.unwrap();
+                let second = locks.lock("k").options(&options()).acquire().await.unwrap();
                 assert_eq!(second.owner(), owner, "the same chain");
                 sleep(ms(1000)).await;
                 let row = store.row("k").await.unwrap();
@@ -262,13 +266,16 @@ async fn a_late_release_does_not_free_the_next_lease_of_the_same_process() {
 async fn a_late_renewal_changes_nothing_of_the_next_lease() {
     let store = FaultyStore::memory();
     let locks = store.manager();
-    let guard = locks.acquire("k", options()).await.unwrap();
+    let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
     store.next(Kind::Extend, Fault::Late(ms(500)));
     store.until_asked(Kind::Extend, 1).await;
     guard.release().await.unwrap();
     let next = store
         .other_process()
-        .acquire("k", LockOptions::new().ttl(ms(1000)).renew(false))
+        .lock("k")
+        .ttl(ms(1000))
+        .renew(false)
+        .acquire()
         .await
         .unwrap();
     let before = store.row("k").await.unwrap();
@@ -289,8 +296,8 @@ async fn a_late_renewal_changes_nothing_of_the_next_lease() {
 async fn a_release_that_finds_the_lease_gone_says_so() {
     let store = FaultyStore::memory();
     let locks = store.manager();
-    let guard = locks.acquire("k", options()).await.unwrap();
-    store.other_process().force_release("k").await.unwrap();
+    let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
+    store.other_process().admin().force_release("k").await.unwrap();
     let error = guard.release().await.unwrap_err();
     assert_eq!(lost_reason(&error), LostReason::Gone);
     assert_eq!(
@@ -312,7 +319,7 @@ async fn a_body_that_is_done_keeps_its_result_whatever_happens_to_the_release() 
         let locks = store.manager();
         store.always(Kind::Release, fault.clone());
         let started = Instant::now();
-        let value = timeout(ms(4000), locks.with("k", LockOptions::new(), async { 42 })).await;
+        let value = timeout(ms(4000), locks.lock("k").run(async { 42 })).await;
         assert_eq!(value.expect("bounded").unwrap(), 42);
         assert!(
             started.elapsed() <= ms(3001),
@@ -322,7 +329,7 @@ async fn a_body_that_is_done_keeps_its_result_whatever_happens_to_the_release() 
 
         // A panic too is kept for no longer.
         let started = Instant::now();
-        let body = locks.with("p", LockOptions::new(), async { panic!("of the body") });
+        let body = locks.lock("p").run(async { panic!("of the body") });
         let caught =
             std::panic::AssertUnwindSafe(timeout(ms(4000), body.map(|_: Result<(), _>| ()))).catch_unwind();
         assert!(caught.await.is_err(), "the panic goes on");
@@ -350,7 +357,7 @@ async fn a_short_lease_waits_for_its_release_no_longer_than_it_lives() {
     store.always(Kind::Release, Fault::Never);
     let started = Instant::now();
     let short = LockOptions::new().ttl(ms(1000));
-    timeout(ms(3000), locks.with("k", short, async {}))
+    timeout(ms(3000), locks.lock("k").options(&short).run(async {}))
         .await
         .expect("bounded")
         .unwrap();

@@ -44,22 +44,20 @@ async fn restart(database: Database) {
         let locks = locks.clone();
         async move {
             locks
-                .with(format!("warm-{number}"), LockOptions::new(), sleep(ms(50)))
+                .lock(format!("warm-{number}"))
+                .run(sleep(ms(50)))
                 .await
                 .unwrap();
         }
     });
     futures_util::future::join_all(warm).await;
 
-    let guard = locks
-        .acquire("held", LockOptions::new().ttl(ms(20_000)))
-        .await
-        .unwrap();
+    let guard = locks.lock("held").ttl(ms(20_000)).acquire().await.unwrap();
     let lease = line.row("held").await.lease_id;
     server.kill();
     let down = Instant::now();
     // While it is down nobody is told "busy", and a caller without wait is told at once.
-    let error = timeout(ms(20_000), locks.acquire("held-by-nobody", LockOptions::new()))
+    let error = timeout(ms(20_000), locks.lock("held-by-nobody").acquire())
         .await
         .unwrap()
         .unwrap_err();
@@ -67,15 +65,13 @@ async fn restart(database: Database) {
     let patient = tokio::spawn({
         let locks = locks.clone();
         let options = LockOptions::new().wait(ms(30_000));
-        async move { locks.acquire("patient", options).await }
+        async move { locks.lock("patient").options(&options).acquire().await }
     });
     sleep(ms(2000).saturating_sub(down.elapsed())).await;
     server.restart().await.unwrap();
 
     // The idle connections of the old server are no error of a caller's, wait or not.
-    let after = timeout(ms(20_000), locks.acquire("after", LockOptions::new()))
-        .await
-        .unwrap();
+    let after = timeout(ms(20_000), locks.lock("after").acquire()).await.unwrap();
     after.unwrap().release().await.unwrap();
     timeout(ms(20_000), patient)
         .await
@@ -97,10 +93,10 @@ async fn restart(database: Database) {
     // Restarted while nothing is asked: what is idle is stale, and the next caller does not notice.
     flush(database, server.url()).await;
     server.restart().await.unwrap();
-    let rows = locks.inspect(dblock::InspectFilter::new()).await.unwrap();
+    let rows = locks.admin().list(dblock::InspectFilter::new()).await.unwrap();
     assert!(rows.is_empty(), "{rows:?}");
     server.restart().await.unwrap();
-    let calls = (0..4).map(|number| locks.with(format!("warm-{number}"), LockOptions::new(), async {}));
+    let calls = (0..4).map(|number| locks.lock(format!("warm-{number}")).run(async {}));
     for answer in timeout(ms(20_000), futures_util::future::join_all(calls))
         .await
         .unwrap()

@@ -47,7 +47,12 @@ async fn run<F: Future<Output = ()>>(database: Database, test: impl FnOnce(Line)
         return;
     };
     // An acquire of an absent row begins with statements that change nothing.
-    let made = line.other_process().with("the-key", no_wait(), async {}).await;
+    let made = line
+        .other_process()
+        .lock("the-key")
+        .options(&no_wait())
+        .run(async {})
+        .await;
     made.expect("nothing is broken yet");
     timeout(ms(150_000), test(line)).await.expect("the test hangs");
 }
@@ -69,7 +74,7 @@ fn ttl(length: Duration) -> LockOptions {
 }
 
 async fn acquire(locks: &LockManager, options: LockOptions, limit: Duration) -> Result<LockGuard, LockError> {
-    timeout(limit, locks.acquire("the-key", options))
+    timeout(limit, locks.lock("the-key").options(&options).acquire())
         .await
         .unwrap_or_else(|_| panic!("the caller hangs past {limit:?}"))
 }
@@ -99,7 +104,9 @@ async fn replaced(line: Line, trick: Trick) {
         );
         let busy = line
             .other_process()
-            .acquire("the-key", no_wait())
+            .lock("the-key")
+            .options(&no_wait())
+            .acquire()
             .await
             .unwrap_err();
         assert!(busy.is_busy(), "{busy:?}");
@@ -113,7 +120,7 @@ async fn an_acquire_that_arrives_late_is_released(line: Line) {
     let locks = line.manager().await;
     line.look_out("the-key", Trick::DeliverLate);
     let call = async {
-        let call = locks.acquire("the-key", wait(ms(5000)));
+        let call = locks.lock("the-key").options(&wait(ms(5000))).acquire();
         let gone = async {
             while line.proxy.played() == 0 {
                 sleep(ms(1)).await;
@@ -155,7 +162,7 @@ async fn renewals_survive_an_outage_shorter_than_the_lease(line: Line) {
             line.proxy.set(Traffic::Flows);
             sleep(ms(7500)).await;
         };
-        let result = locks.with("the-key", ttl(ms(9000)), body).await;
+        let result = locks.lock("the-key").options(&ttl(ms(9000))).run(body).await;
         result.unwrap_or_else(|error| panic!("{outage:?}: {error}"));
         assert!(!line.is_held("the-key").await);
     }
@@ -167,7 +174,7 @@ async fn cancelled_acquires_leave_nothing_behind(line: Line) {
     let (began, open) = (Instant::now(), line.proxy.ports());
     for round in 0..60_u64 {
         // From before the first poll until after the grant.
-        let call = locks.acquire("the-key", wait(ms(5000)));
+        let call = locks.lock("the-key").options(&wait(ms(5000))).acquire();
         let _ = timeout(Duration::from_micros(round * 500), call).await;
         // On a machine that stalls the engine may have given one up.
         if round == 6 && began.elapsed() < ms(1000) {
@@ -229,17 +236,22 @@ async fn waiting_holds_no_connection(line: Line) {
             let locks = locks.clone();
             // Half of them behind a lease of this process, half behind one of another.
             let key = if number % 2 == 0 { "the-key" } else { "mine" };
-            tokio::spawn(async move { locks.with(key, wait(ms(40_000)), sleep(ms(1))).await })
+            tokio::spawn(async move { locks.lock(key).options(&wait(ms(40_000))).run(sleep(ms(1))).await })
         })
         .collect();
-    let mine = timeout(ms(10_000), locks.acquire("mine", wait(ms(10_000))))
-        .await
-        .unwrap()
-        .unwrap();
+    let mine = timeout(
+        ms(10_000),
+        locks.lock("mine").options(&wait(ms(10_000))).acquire(),
+    )
+    .await
+    .unwrap()
+    .unwrap();
     let started = Instant::now();
     for number in 0..20 {
         locks
-            .with(format!("another-{number}"), no_wait(), async {})
+            .lock(format!("another-{number}"))
+            .options(&no_wait())
+            .run(async {})
             .await
             .unwrap();
     }
@@ -253,7 +265,12 @@ async fn waiting_holds_no_connection(line: Line) {
     // The waiters hear nothing of a release in another process.
     let free = Instant::now();
     theirs.release().await.unwrap();
-    let first = locks.acquire("the-key", wait(ms(10_000))).await.unwrap();
+    let first = locks
+        .lock("the-key")
+        .options(&wait(ms(10_000)))
+        .acquire()
+        .await
+        .unwrap();
     first.release().await.unwrap();
     for waiter in waiters {
         waiter.await.unwrap().unwrap();
@@ -280,7 +297,12 @@ async fn waiting_holds_no_connection(line: Line) {
 async fn a_transaction_of_the_users_stalls_no_lease(line: Line) {
     let locks = line.manager().await;
     let guard = acquire(&locks, ttl(ms(12_000)), ms(15_000)).await.unwrap();
-    let short = locks.acquire("short", ttl(ms(9000))).await.unwrap();
+    let short = locks
+        .lock("short")
+        .options(&ttl(ms(9000)))
+        .acquire()
+        .await
+        .unwrap();
     let transaction = line.verified(&guard).await;
     let before = line.row("the-key").await.expire_at;
     let short_before = line.row("short").await.expire_at;
@@ -290,7 +312,9 @@ async fn a_transaction_of_the_users_stalls_no_lease(line: Line) {
         for number in 0..20 {
             let started = Instant::now();
             locks
-                .with(format!("another-{number}"), no_wait(), async {})
+                .lock(format!("another-{number}"))
+                .options(&no_wait())
+                .run(async {})
                 .await
                 .unwrap();
             quick += u32::from(started.elapsed() < ms(800));
@@ -305,7 +329,9 @@ async fn a_transaction_of_the_users_stalls_no_lease(line: Line) {
             assert_eq!(line.row("the-key").await.reentrant_count, 1, "memory decides");
             let busy = line
                 .other_process()
-                .acquire("the-key", no_wait())
+                .lock("the-key")
+                .options(&no_wait())
+                .acquire()
                 .await
                 .unwrap_err();
             assert!(busy.is_busy(), "{busy:?}");
@@ -316,7 +342,12 @@ async fn a_transaction_of_the_users_stalls_no_lease(line: Line) {
                 sleep(ms(20)).await;
             }
         };
-        locks.with("the-key", ttl(ms(12_000)), nested).await.unwrap();
+        locks
+            .lock("the-key")
+            .options(&ttl(ms(12_000)))
+            .run(nested)
+            .await
+            .unwrap();
     };
     guard.enter(body).await.unwrap();
     assert!(line.row("the-key").await.expire_at > before);

@@ -47,11 +47,16 @@ async fn one_bad_answer_is_survived() {
         let wait = options().wait(TTL);
         let body = async {
             locks
-                .with("k", options().wait(TTL), async {})
+                .lock("k")
+                .options(&options())
+                .wait(TTL)
+                .run(async {})
                 .await
                 .map(|()| store.asked_to(Kind::Extend).len())
         };
-        let nested = timeout(TTL, locks.with("k", wait, body)).await.expect("bounded");
+        let nested = timeout(TTL, locks.lock("k").options(&wait).run(body))
+            .await
+            .expect("bounded");
         let extends = nested.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
         let extends = extends.unwrap_or_else(|error| panic!("{fault:?}: {error}"));
         assert!(extends >= 2, "{fault:?}: the re-entry is sent again");
@@ -75,21 +80,24 @@ async fn a_broken_store_is_a_store_error_in_bounded_time() {
         let locks = store.manager();
         store.down(&fault);
         for (options, limit) in [(options(), ms(5002)), (options().wait(ms(2000)), ms(2002))] {
-            let tried = timeout(limit, locks.try_acquire("k", options.clone())).await;
+            let tried = timeout(limit, locks.lock("k").options(&options).try_acquire()).await;
             assert!(
                 matches!(tried, Ok(Err(_))),
                 "{fault:?}: busy is not known: {tried:?}"
             );
-            let answer = timeout(limit, locks.acquire("k", options)).await;
+            let answer = timeout(limit, locks.lock("k").options(&options).acquire()).await;
             let error = answer
                 .unwrap_or_else(|_| panic!("{fault:?}: the caller hangs"))
                 .unwrap_err();
             assert!(error.is_store() && !error.is_busy(), "{fault:?}: {error:?}");
         }
         store.heal();
-        let guard = timeout(ms(11_000), locks.acquire("k", options().wait(ms(11_000))))
-            .await
-            .unwrap();
+        let guard = timeout(
+            ms(11_000),
+            locks.lock("k").options(&options()).wait(ms(11_000)).acquire(),
+        )
+        .await
+        .unwrap();
         guard
             .unwrap_or_else(|error| panic!("{fault:?}: {error}"))
             .release()
@@ -106,15 +114,12 @@ async fn a_key_that_breaks_the_store_does_not_stop_the_others() {
         for kind in ALL {
             store.always_for("bad", kind, fault.clone());
         }
-        let held = locks
-            .acquire("held", LockOptions::new().ttl(ms(20_000)))
-            .await
-            .unwrap();
+        let held = locks.lock("held").ttl(ms(20_000)).acquire().await.unwrap();
         let bad = tokio::spawn({
             let locks = locks.clone();
             async move {
                 for _ in 0..4 {
-                    let error = locks.acquire("bad", options()).await.unwrap_err();
+                    let error = locks.lock("bad").options(&options()).acquire().await.unwrap_err();
                     assert!(error.is_store(), "{error:?}");
                 }
             }
@@ -122,7 +127,10 @@ async fn a_key_that_breaks_the_store_does_not_stop_the_others() {
         for round in 0..40 {
             let started = Instant::now();
             let guard = locks
-                .acquire(format!("good{round}"), options().wait(ms(11_000)))
+                .lock(format!("good{round}"))
+                .options(&options())
+                .wait(ms(11_000))
+                .acquire()
                 .await
                 .unwrap_or_else(|error| panic!("{fault:?}: {error}"));
             drop(guard);
@@ -149,7 +157,16 @@ async fn many_keys_share_batches_and_each_stands_alone() {
     store.always_for("k7", Kind::Acquire, Fault::Fail(StoreErrorKind::Other));
     let calls = (0..50).map(|number| {
         let locks = locks.clone();
-        async move { (number, locks.acquire(format!("k{number}"), options()).await) }
+        async move {
+            (
+                number,
+                locks
+                    .lock(format!("k{number}"))
+                    .options(&options())
+                    .acquire()
+                    .await,
+            )
+        }
     });
     for (number, answer) in join_all(calls).await {
         match answer {
@@ -170,17 +187,21 @@ async fn many_keys_share_batches_and_each_stands_alone() {
 async fn a_renewal_is_not_kept_waiting_by_acquires_or_releases_that_hang() {
     let store = FaultyStore::memory();
     let locks = store.manager();
-    let held = locks
-        .acquire("held", LockOptions::new().ttl(ms(1000)))
-        .await
-        .unwrap();
-    let freed = locks.acquire("freed", options()).await.unwrap();
+    let held = locks.lock("held").ttl(ms(1000)).acquire().await.unwrap();
+    let freed = locks.lock("freed").options(&options()).acquire().await.unwrap();
     store.always_for("hangs", Kind::Acquire, Fault::Never);
     store.always_for("freed", Kind::Release, Fault::Never);
     drop(freed);
     let waiter = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.acquire("hangs", options().wait(ms(20_000))).await }
+        async move {
+            locks
+                .lock("hangs")
+                .options(&options())
+                .wait(ms(20_000))
+                .acquire()
+                .await
+        }
     });
     sleep(ms(20_000)).await;
     assert!(!held.is_lost());
@@ -196,7 +217,11 @@ async fn a_store_that_always_says_lost_to_acquires_ends_with_the_callers_time() 
     let store = FaultyStore::memory();
     let locks = store.manager();
     store.always(Kind::Acquire, Fault::Answer(Outcome::Lost));
-    let answer = timeout(ms(2002), locks.acquire("k", options().wait(ms(2000)))).await;
+    let answer = timeout(
+        ms(2002),
+        locks.lock("k").options(&options()).wait(ms(2000)).acquire(),
+    )
+    .await;
     assert!(answer.expect("bounded").is_err());
     let asked = store.asked_to(Kind::Acquire).len();
     assert!(asked < 1000, "asked {asked} times without a pause");
@@ -208,14 +233,15 @@ async fn an_answer_to_another_question_is_a_store_error() {
     let locks = store.manager();
     let released = Outcome::released(false, false);
     store.always(Kind::Acquire, Fault::Answer(released.clone()));
-    let answer = timeout(ms(2002), locks.acquire("k", options().wait(ms(2000)))).await;
+    let answer = timeout(
+        ms(2002),
+        locks.lock("k").options(&options()).wait(ms(2000)).acquire(),
+    )
+    .await;
     assert!(answer.expect("bounded").unwrap_err().is_store());
     store.heal();
 
-    let guard = locks
-        .acquire("k", LockOptions::new().ttl(ms(3000)))
-        .await
-        .unwrap();
+    let guard = locks.lock("k").ttl(ms(3000)).acquire().await.unwrap();
     let extended = Outcome::extended(TTL, false, false);
     store.next(Kind::Release, Fault::Answer(extended));
     store.next(Kind::Extend, Fault::Answer(Outcome::Skipped));
@@ -230,11 +256,11 @@ async fn a_stop_during_an_outage_is_bounded() {
     for fault in [Fault::Never, Fault::Fail(StoreErrorKind::Unreachable)] {
         let store = FaultyStore::memory();
         let locks = store.manager();
-        let held = locks.acquire("held", options()).await.unwrap();
+        let held = locks.lock("held").options(&options()).acquire().await.unwrap();
         store.down(&fault);
         let waiter = tokio::spawn({
             let locks = locks.clone();
-            async move { locks.acquire("k", options().wait_forever()).await }
+            async move { locks.lock("k").options(&options()).wait_forever().acquire().await }
         });
         sleep(ms(1000)).await;
         let started = Instant::now();
@@ -244,7 +270,7 @@ async fn a_stop_during_an_outage_is_bounded() {
         assert!(started.elapsed() >= ms(1000));
         assert!(waiter.await.unwrap().unwrap_err().is_shutdown());
         assert!(held.is_lost());
-        let error = timeout(ms(1), locks.acquire("k", options()))
+        let error = timeout(ms(1), locks.lock("k").options(&options()).acquire())
             .await
             .expect("at once")
             .unwrap_err();
@@ -260,7 +286,13 @@ async fn a_body_that_a_shutdown_ends_does_not_wait_for_a_silent_store() {
     let locks = store.manager();
     let body = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.with("k", options(), std::future::pending::<()>()).await }
+        async move {
+            locks
+                .lock("k")
+                .options(&options())
+                .run(std::future::pending::<()>())
+                .await
+        }
     });
     store.until_asked(Kind::Acquire, 1).await;
     sleep(ms(10)).await;
@@ -297,16 +329,24 @@ async fn a_panic_of_a_store_in_the_callers_thread_is_survived() {
         panics: AtomicBool::new(true),
     });
     assert!(store.capabilities().immediate);
-    let locks = LockManager::builder(store as Arc<dyn Store>).start().unwrap();
-    locks.with("k", options().wait(TTL), async {}).await.unwrap();
+    let locks = LockManager::builder(store as Arc<dyn Store>)
+        .build_lazy()
+        .unwrap();
+    locks
+        .lock("k")
+        .options(&options())
+        .wait(TTL)
+        .run(async {})
+        .await
+        .unwrap();
 }
 
 /// The driver hears that the last lock has been released, wherever that was carried out.
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_ends_with_the_last_lock() {
-    let locks = LockManager::builder(MemoryStore::new()).start().unwrap();
+    let locks = LockManager::builder(MemoryStore::new()).build_lazy().unwrap();
     let day = LockOptions::new().ttl(Duration::from_hours(24));
-    let guard = locks.acquire("k", day).await.unwrap();
+    let guard = locks.lock("k").options(&day).acquire().await.unwrap();
     let started = Instant::now();
     let release = async {
         sleep(ms(50)).await;

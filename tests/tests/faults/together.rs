@@ -26,8 +26,8 @@ fn ttl(count: u64) -> LockOptions {
 async fn a_release_does_not_wait_for_another_keys_renewal_that_hangs() {
     let store = FaultyStore::memory();
     let locks = store.manager();
-    let hangs = locks.acquire("hangs", ttl(6000)).await.unwrap();
-    let guard = locks.acquire("k", ttl(6600)).await.unwrap();
+    let hangs = locks.lock("hangs").options(&ttl(6000)).acquire().await.unwrap();
+    let guard = locks.lock("k").options(&ttl(6600)).acquire().await.unwrap();
     store.always_for("hangs", Kind::Extend, Fault::Never);
     store.until_asked(Kind::Extend, 1).await;
     // The renewal of `k` falls due while the one of `hangs` is on its way, which takes 2 seconds at most.
@@ -43,10 +43,16 @@ async fn a_release_does_not_wait_for_another_keys_renewal_that_hangs() {
 async fn a_renewal_does_not_wait_for_an_abandoned_acquire_behind_a_release_that_hangs() {
     let store = FaultyStore::memory();
     let locks = store.manager();
-    let hangs = locks.acquire("hangs", ttl(60_000)).await.unwrap();
+    let hangs = locks.lock("hangs").options(&ttl(60_000)).acquire().await.unwrap();
     store.always_for("hangs", Kind::Release, Fault::Never);
     store.next(Kind::Acquire, Fault::Fail(StoreErrorKind::Interrupted));
-    let guard = locks.acquire("k", ttl(6000).wait(ms(1000))).await.unwrap();
+    let guard = locks
+        .lock("k")
+        .options(&ttl(6000))
+        .wait(ms(1000))
+        .acquire()
+        .await
+        .unwrap();
     // The abandoned acquire of the first try is asked for again and again; from here on it waits for its
     // lane.
     drop(hangs);
@@ -62,15 +68,34 @@ async fn a_renewal_does_not_wait_for_an_abandoned_acquire_behind_a_release_that_
 async fn an_old_busy_answer_is_no_answer_for_a_later_caller() {
     let store = FaultyStore::memory();
     let locks = store.manager();
-    let held = store.other_process().acquire("k", ttl(60_000)).await.unwrap();
+    let held = store
+        .other_process()
+        .lock("k")
+        .options(&ttl(60_000))
+        .acquire()
+        .await
+        .unwrap();
     let first = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.acquire("k", ttl(3000).wait(ms(20_000))).await }
+        async move {
+            locks
+                .lock("k")
+                .options(&ttl(3000))
+                .wait(ms(20_000))
+                .acquire()
+                .await
+        }
     });
     sleep(ms(3000)).await;
     store.always(Kind::Acquire, Fault::Never);
     sleep(ms(1500)).await;
-    let error = locks.acquire("k", ttl(3000).wait(ms(300))).await.unwrap_err();
+    let error = locks
+        .lock("k")
+        .options(&ttl(3000))
+        .wait(ms(300))
+        .acquire()
+        .await
+        .unwrap_err();
     assert!(
         matches!(
             error,
@@ -91,7 +116,7 @@ async fn an_untaken_grant_is_released_soon_after_an_outage() {
     let locks = store.manager();
     store.next(Kind::Acquire, Fault::ReplyLost);
     store.always(Kind::Release, Fault::Fail(StoreErrorKind::Unreachable));
-    let call = locks.acquire("k", ttl(600_000));
+    let call = locks.lock("k").options(&ttl(600_000)).acquire();
     assert!(
         tokio::time::timeout(ms(5), call).await.is_err(),
         "the caller goes away"
@@ -114,7 +139,7 @@ async fn a_panic_is_shown_even_when_the_lease_is_lost() {
         std::thread::sleep(ms(1050));
         panic!("a bug");
     };
-    let call = AssertUnwindSafe(locks.with("k", ttl(1000).renew(false), body));
+    let call = AssertUnwindSafe(locks.lock("k").options(&ttl(1000)).renew(false).run(body));
     let panic: Result<Result<(), _>, _> = call.catch_unwind().await;
     assert_eq!(*panic.unwrap_err().downcast::<&str>().unwrap(), "a bug");
 }

@@ -1,4 +1,4 @@
-//! One leader among several nodes: `LockManager::lead`.
+//! One leader among several nodes: `LockBuilder::lead`.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -74,7 +74,7 @@ async fn one_of_four_processes_leads(backend: Backend) {
 
 /// Another process sees who leads, and since when.
 async fn observe(backend: &Backend, nodes: &Nodes, leader: Term) -> LockRow {
-    let row = backend.manager().await.get(KEY).await.unwrap().unwrap();
+    let row = backend.manager().await.admin().get(KEY).await.unwrap().unwrap();
     assert!(row.is_held() && row.fence_token == leader.token, "{row:?}");
     let process = format!("/{}", nodes.pid(leader.node));
     assert!(row.holder.ends_with(&process), "{row:?}, not {process}");

@@ -32,28 +32,30 @@ fn long() -> LockOptions {
 
 async fn a_leader_steps_down_by_returning(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let declined = locks.lead(KEY, long(), async |leader| Err::<(), _>(leader.fence_token()));
+    let declined = locks
+        .lock(KEY)
+        .options(&long())
+        .lead(async |leader| Err::<(), _>(leader.fence_token()));
     let token = declined.await.unwrap().unwrap_err();
     assert!(backend.the_row(KEY).await.is_free());
-    let next = other.lead(KEY, long(), async |leader| leader.fence_token());
+    let next = other
+        .lock(KEY)
+        .options(&long())
+        .lead(async |leader| leader.fence_token());
     assert!(next.await.unwrap() > token);
 }
 
 async fn a_leader_whose_lease_is_lost_is_stopped_and_leads_again(backend: Backend) {
     let (locks, operator) = (backend.manager().await, backend.manager().await);
     let former = AtomicI64::new(0);
-    let twice = locks.lead(
-        KEY,
-        LockOptions::new().ttl(Duration::from_secs(1)),
-        async |leader| {
-            let former = former.swap(leader.fence_token(), Ordering::SeqCst);
-            if former == 0 {
-                operator.force_release(KEY).await.unwrap();
-                std::future::pending::<()>().await;
-            }
-            (former, leader.fence_token())
-        },
-    );
+    let twice = locks.lock(KEY).ttl(Duration::from_secs(1)).lead(async |leader| {
+        let former = former.swap(leader.fence_token(), Ordering::SeqCst);
+        if former == 0 {
+            operator.admin().force_release(KEY).await.unwrap();
+            std::future::pending::<()>().await;
+        }
+        (former, leader.fence_token())
+    });
     let (former, token) = timeout(LONG, twice).await.unwrap().unwrap();
     assert!(0 < former && former < token, "{former}, {token}");
 }
@@ -64,10 +66,10 @@ async fn a_leader_that_is_told_of_its_loss_leads_again(backend: Backend) {
     let options = LockOptions::new()
         .ttl(Duration::from_secs(1))
         .on_lost(OnLost::Signal);
-    let twice = locks.lead(KEY, options, async |leader| {
+    let twice = locks.lock(KEY).options(&options).lead(async |leader| {
         let former = former.swap(leader.fence_token(), Ordering::SeqCst);
         if former == 0 {
-            operator.force_release(KEY).await.unwrap();
+            operator.admin().force_release(KEY).await.unwrap();
             leader.lost().await;
         }
         former
@@ -88,11 +90,11 @@ async fn a_shutdown_tells_the_leader(backend: Backend) {
                 enter.lock().unwrap().take().unwrap().send(()).unwrap();
                 locks.shutting_down().await;
             };
-            locks.lead(KEY, long(), body).await
+            locks.lock(KEY).options(&long()).lead(body).await
         }
     });
     entered.await.unwrap();
-    let next = other.lead(KEY, long(), async |_| Instant::now());
+    let next = other.lock(KEY).options(&long()).lead(async |_| Instant::now());
     let shutdown = async {
         backend.until(KEY, LONG, |row| row.wanted_until > row.now).await;
         let since = Instant::now();
@@ -109,8 +111,8 @@ async fn a_shutdown_tells_the_leader(backend: Backend) {
 
 async fn a_shutdown_ends_a_campaign(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let _guard = other.acquire(KEY, long()).await.unwrap();
-    let waits = locks.lead(KEY, long(), async |_| ());
+    let _guard = other.lock(KEY).options(&long()).acquire().await.unwrap();
+    let waits = locks.lock(KEY).options(&long()).lead(async |_| ());
     let shutdown = async {
         backend.until(KEY, LONG, |row| row.wanted_until > row.now).await;
         locks.shutdown(LONG).await;
@@ -125,7 +127,7 @@ async fn a_leader_that_ignores_a_shutdown_is_stopped_after_the_grace(backend: Ba
     let locks = backend.manager().await;
     let (enter, entered) = oneshot::channel();
     let mut enter = Some(enter);
-    let leads = locks.lead(KEY, long(), |_| {
+    let leads = locks.lock(KEY).options(&long()).lead(|_| {
         enter.take().unwrap().send(()).unwrap();
         std::future::pending::<()>()
     });
@@ -143,7 +145,7 @@ async fn a_call_that_is_dropped_leads_no_more(backend: Backend) {
     let (enter, entered) = oneshot::channel();
     let mut enter = Some(enter);
     {
-        let mut leads = pin!(locks.lead(KEY, long(), |_| {
+        let mut leads = pin!(locks.lock(KEY).options(&long()).lead(|_| {
             enter.take().unwrap().send(()).unwrap();
             std::future::pending::<()>()
         }));
@@ -151,7 +153,7 @@ async fn a_call_that_is_dropped_leads_no_more(backend: Backend) {
             _ = &mut leads => panic!("it has ended"),
             entered = entered => entered.unwrap(),
         }
-        let waits = pin!(other.lead(KEY, long(), async |_| ()));
+        let waits = pin!(other.lock(KEY).options(&long()).lead(async |_| ()));
         tokio::select! {
             _ = leads => panic!("it has ended"),
             _ = waits => panic!("it leads, too"),
@@ -159,13 +161,20 @@ async fn a_call_that_is_dropped_leads_no_more(backend: Backend) {
         }
     }
     backend.until_free(KEY).await;
-    assert!(other.lead(KEY, long(), async |_| true).await.unwrap());
+    assert!(
+        other
+            .lock(KEY)
+            .options(&long())
+            .lead(async |_| true)
+            .await
+            .unwrap()
+    );
 }
 
 async fn calls_of_lead_that_cannot_work_are_refused(backend: Backend) {
     let locks = backend.manager().await;
     let refused = async |key: &str, options: LockOptions, word: &str| {
-        let answer = locks.lead(key, options, async |_| ()).await;
+        let answer = locks.lock(key).options(&options).lead(async |_| ()).await;
         let error = answer.unwrap_err();
         let is_invalid = matches!(error, LockError::Invalid { .. });
         assert!(is_invalid && error.to_string().contains(word), "{error:?}");
@@ -177,8 +186,8 @@ async fn calls_of_lead_that_cannot_work_are_refused(backend: Backend) {
         refused(KEY, long(), "task of its own").await;
         refused("outer", long(), "task of its own").await;
     };
-    locks.with("outer", long(), inside).await.unwrap();
-    let forever = locks.lead(KEY, long().wait_forever(), async |_| 7);
+    locks.lock("outer").options(&long()).run(inside).await.unwrap();
+    let forever = locks.lock(KEY).options(&long()).wait_forever().lead(async |_| 7);
     assert_eq!(forever.await.unwrap(), 7);
 }
 
@@ -198,5 +207,5 @@ async fn a_campaign_outlasts_an_outage() {
 }
 
 async fn lead(locks: LockManager) -> Result<(), LockError> {
-    locks.lead(KEY, long(), async |_| ()).await
+    locks.lock(KEY).options(&long()).lead(async |_| ()).await
 }

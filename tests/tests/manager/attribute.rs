@@ -1,4 +1,4 @@
-//! The attribute does what [`LockManager::with`] does, on every store.
+//! The attribute does what [`locks.lock(key).run(body)`] does, on every store.
 
 use std::num::ParseIntError;
 use std::panic::AssertUnwindSafe;
@@ -114,7 +114,14 @@ async fn methods_reenter_each_other(backend: Backend) {
 
 async fn busy_becomes_the_methods_error(backend: Backend) {
     let shop = shop(&backend).await;
-    let _guard = backend.manager().await.acquire("number", long()).await.unwrap();
+    let _guard = backend
+        .manager()
+        .await
+        .lock("number")
+        .options(&long())
+        .acquire()
+        .await
+        .unwrap();
     match shop.parse("1", false).await {
         Err(OrderError::Lock(LockError::Busy { key, .. })) => assert_eq!(key.as_str(), "number"),
         other => panic!("{other:?}"),

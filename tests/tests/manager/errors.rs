@@ -16,7 +16,8 @@ async fn assert_untouched(backend: &Backend) {
     let rows = backend
         .manager()
         .await
-        .inspect(InspectFilter::new().include_free())
+        .admin()
+        .list(InspectFilter::new().include_free())
         .await;
     assert_eq!(rows.unwrap(), []);
 }
@@ -38,11 +39,11 @@ async fn bad_keys_are_refused_before_anything_is_sent(backend: Backend) {
     for (locks, key) in bad {
         let body = async { panic!("not inside") };
         let refusals: [Result<(), LockError>; 5] = [
-            locks.acquire(key, long()).await.map(drop),
-            locks.try_acquire(key, long()).await.map(drop),
-            locks.with(key, long(), body).await,
-            locks.revoke(key).await.map(drop),
-            locks.force_release(key).await.map(drop),
+            locks.lock(key).options(&long()).acquire().await.map(drop),
+            locks.lock(key).options(&long()).try_acquire().await.map(drop),
+            locks.lock(key).options(&long()).run(body).await,
+            locks.admin().revoke(key).await.map(drop),
+            locks.admin().force_release(key).await.map(drop),
         ];
         for refusal in refusals {
             assert!(
@@ -78,7 +79,7 @@ async fn bad_durations_are_refused_before_anything_is_sent(backend: Backend) {
     }
     bad.extend([long().max_hold(Duration::ZERO), long().hold_min(Duration::ZERO)]);
     for options in bad {
-        let refused = locks.acquire("key", options.clone()).await.map(drop);
+        let refused = locks.lock("key").options(&options).acquire().await.map(drop);
         assert!(
             matches!(refused, Err(LockError::Invalid { .. })),
             "{options:?}: {refused:?}"

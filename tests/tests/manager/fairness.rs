@@ -24,7 +24,12 @@ async fn a_process_that_hands_over_lets_others_in(backend: Backend) {
         tokio::spawn(async move {
             let mut entries = 0;
             while !enough.load(Ordering::SeqCst) {
-                locks.with("key", patient(), yield_now()).await.unwrap();
+                locks
+                    .lock("key")
+                    .options(&patient())
+                    .run(yield_now())
+                    .await
+                    .unwrap();
                 entries += 1;
             }
             entries
@@ -36,7 +41,12 @@ async fn a_process_that_hands_over_lets_others_in(backend: Backend) {
         .until("key", LONG, |row| row.fence_ceiling > row.fence_token)
         .await;
     for _ in 0..3 {
-        other.with("key", patient(), yield_now()).await.unwrap();
+        other
+            .lock("key")
+            .options(&patient())
+            .run(yield_now())
+            .await
+            .unwrap();
     }
     enough.store(true, Ordering::SeqCst);
     for task in greedy {
@@ -48,7 +58,7 @@ async fn a_process_that_hands_over_lets_others_in(backend: Backend) {
 #[tokio::test(start_paused = true)]
 async fn another_process_waits_for_one_turn_and_one_pause() {
     let store = MemoryStore::new();
-    let manager = || LockManager::builder(store.clone()).start().unwrap();
+    let manager = || LockManager::builder(store.clone()).build_lazy().unwrap();
     let (locks, other) = (manager(), manager());
     for _ in 0..4 {
         let locks = locks.clone();
@@ -56,7 +66,7 @@ async fn another_process_waits_for_one_turn_and_one_pause() {
             loop {
                 // It sleeps from when it enters.
                 let body = async { tokio::time::sleep(Duration::from_millis(5)).await };
-                locks.with("key", patient(), body).await.unwrap();
+                locks.lock("key").options(&patient()).run(body).await.unwrap();
             }
         });
     }
@@ -64,7 +74,7 @@ async fn another_process_waits_for_one_turn_and_one_pause() {
         // They hand the lock over among themselves again.
         tokio::time::sleep(SHORT).await;
         let since = tokio::time::Instant::now();
-        other.with("key", patient(), async {}).await.unwrap();
+        other.lock("key").options(&patient()).run(async {}).await.unwrap();
         // It queues at its first ask after 100 ms, then a turn is 100 ms, and a pause between two asks at
         // most 125 ms.
         assert!(
@@ -87,13 +97,18 @@ async fn nobody_is_ever_inside_with_another(backend: Backend) {
                     assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "overlap");
                     if round % 5 == 0 {
                         // Re-entry in the middle of a turn.
-                        locks.with("key", patient(), yield_now()).await.unwrap();
+                        locks
+                            .lock("key")
+                            .options(&patient())
+                            .run(yield_now())
+                            .await
+                            .unwrap();
                     }
                     yield_now().await;
                     inside.fetch_sub(1, Ordering::SeqCst);
                     current().unwrap().fence_token()
                 };
-                tokens.push(locks.with("key", patient(), body).await.unwrap());
+                tokens.push(locks.lock("key").options(&patient()).run(body).await.unwrap());
             }
             tokens
         })

@@ -56,9 +56,9 @@ async fn in_queue(
     bodies: Vec<(LockOptions, Body)>,
 ) -> Vec<Result<Seen, LockError>> {
     let other = backend.manager().await;
-    let first = other.acquire("key", patient()).await.unwrap();
+    let first = other.lock("key").options(&patient()).acquire().await.unwrap();
     let calls = bodies.into_iter().map(|(options, body)| {
-        locks.with("key", options, async move {
+        locks.lock("key").options(&options).run(async move {
             let lock = current().unwrap();
             let lease_id = backend.the_row("key").await.lease_id;
             body(lock.clone()).await;
@@ -140,7 +140,7 @@ async fn another_process_is_told_who_has_the_lock(backend: Backend) {
     let body: Body = Box::new(move |lock| {
         async move {
             row.until("key", LONG, |row| row.lock_owner == lock.owner()).await;
-            let busy = other.acquire("key", LockOptions::new()).await.unwrap_err();
+            let busy = other.lock("key").acquire().await.unwrap_err();
             let LockError::Busy {
                 holder: Some(holder), ..
             } = busy
@@ -200,7 +200,7 @@ async fn the_next_grant_of_the_store_is_above_every_token_handed_over(backend: B
     let [.., last] = four_queued(&backend, &locks, patient(), nothing()).await;
     let row = backend.the_row("key").await;
     assert!(row.fence_ceiling >= last.lock.fence_token());
-    let next = other.acquire("key", patient()).await.unwrap();
+    let next = other.lock("key").options(&patient()).acquire().await.unwrap();
     assert!(next.fence_token() > last.lock.fence_token());
     assert!(next.fence_token() > row.fence_ceiling);
     next.release().await.unwrap();
@@ -210,9 +210,18 @@ async fn who_has_gone_away_is_passed_over(backend: Backend) {
     let locks = backend.manager().await;
     let gone = tokio::spawn({
         let locks = locks.clone();
-        let busy = backend.manager().await.acquire("key", patient()).await.unwrap();
+        let busy = backend
+            .manager()
+            .await
+            .lock("key")
+            .options(&patient())
+            .acquire()
+            .await
+            .unwrap();
         async move {
-            let mut calls: Vec<_> = (0..5).map(|_| locks.acquire("key", patient()).boxed()).collect();
+            let mut calls: Vec<_> = (0..5)
+                .map(|_| locks.lock("key").options(&patient()).acquire().boxed())
+                .collect();
             for call in &mut calls {
                 assert!(call.now_or_never().is_none());
             }
@@ -233,10 +242,13 @@ async fn who_has_gone_away_is_passed_over(backend: Backend) {
 async fn only_a_body_that_returned_hands_over(backend: Backend) {
     for way in ["panics", "is dropped"] {
         let (locks, other) = (backend.manager().await, backend.manager().await);
-        let first = other.acquire("key", patient()).await.unwrap();
+        let first = other.lock("key").options(&patient()).acquire().await.unwrap();
         let lease_of = async |row: &Backend| row.the_row("key").await.lease_id;
-        let before = locks.with("key", patient(), async { yield_now().await });
-        let ends_badly = AssertUnwindSafe(locks.with("key", patient(), async {
+        let before = locks
+            .lock("key")
+            .options(&patient())
+            .run(async { yield_now().await });
+        let ends_badly = AssertUnwindSafe(locks.lock("key").options(&patient()).run(async {
             let lease_id = lease_of(&backend).await;
             if way == "panics" {
                 std::panic::panic_any(lease_id);
@@ -245,11 +257,11 @@ async fn only_a_body_that_returned_hands_over(backend: Backend) {
         }))
         .catch_unwind();
         let (inside, is_inside) = oneshot::channel();
-        let dropped = locks.with("key", patient(), async {
+        let dropped = locks.lock("key").options(&patient()).run(async {
             inside.send(lease_of(&backend).await).unwrap();
             std::future::pending::<()>().await;
         });
-        let after = locks.with("key", patient(), lease_of(&backend));
+        let after = locks.lock("key").options(&patient()).run(lease_of(&backend));
         let bad = async {
             if way == "panics" {
                 *ends_badly.await.unwrap_err().downcast::<uuid::Uuid>().unwrap()
@@ -296,7 +308,7 @@ async fn a_loss_reaches_who_is_inside_and_the_others_acquire_again(backend: Back
         let stopped = Arc::clone(&stopped);
         move |_| {
             async move {
-                assert!(other.force_release("key").await.unwrap());
+                assert!(other.admin().force_release("key").await.unwrap());
                 std::future::pending::<()>().await;
                 stopped.store(true, Ordering::SeqCst);
             }

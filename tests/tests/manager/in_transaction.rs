@@ -1,4 +1,4 @@
-//! Locks that end with a transaction of sqlx: `locks.transaction`, and calls with `tx = tx`.
+//! Locks that end with a transaction of sqlx: `transaction`, and calls with `tx = tx`.
 
 mod failed;
 mod lent;
@@ -101,13 +101,21 @@ impl Work {
 /// On SQLite a transaction that has written keeps every other writer out: nobody can even ask.
 async fn nobody_enters(backend: &Backend, locks: &LockManager) {
     if backend.kind() != Kind::Sqlite {
-        assert!(locks.try_acquire("key", long()).await.unwrap().is_none());
+        assert!(
+            locks
+                .lock("key")
+                .options(&long())
+                .try_acquire()
+                .await
+                .unwrap()
+                .is_none()
+        );
     }
 }
 
 /// The key is free at once, not when a ttl has passed.
 async fn is_free(locks: &LockManager) {
-    let guard = locks.acquire("key", patient()).await.unwrap();
+    let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
     guard.release().await.unwrap();
 }
 

@@ -20,7 +20,7 @@ on_every_store!(paused time: loss_drops_the_child, loss_drops_what_a_guard_runs)
 
 async fn an_inherited_hold_counts_from_the_call(backend: Backend) {
     let locks = backend.manager().await;
-    let outer = locks.with("key", long(), async {
+    let outer = locks.lock("key").options(&long()).run(async {
         let child = inherit(async { backend.the_row("key").await.reentrant_count });
         backend.until("key", LONG, |row| row.reentrant_count == 2).await;
         let seen = child.await.unwrap();
@@ -33,7 +33,7 @@ async fn an_inherited_hold_counts_from_the_call(backend: Backend) {
 async fn a_child_keeps_the_lock_when_its_parent_returns_first(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let (finish, finished) = oneshot::channel::<()>();
-    let parent = locks.with("key", long(), async {
+    let parent = locks.lock("key").options(&long()).run(async {
         (
             current().unwrap().owner(),
             tokio::spawn(inherit(async move {
@@ -49,7 +49,15 @@ async fn a_child_keeps_the_lock_when_its_parent_returns_first(backend: Backend) 
         (1, owner),
         "the child's hold"
     );
-    assert!(other.acquire("key", long()).await.unwrap_err().is_busy());
+    assert!(
+        other
+            .lock("key")
+            .options(&long())
+            .acquire()
+            .await
+            .unwrap_err()
+            .is_busy()
+    );
     finish.send(()).unwrap();
     assert_eq!(child.await.unwrap().unwrap(), owner);
     assert!(
@@ -61,16 +69,21 @@ async fn a_child_keeps_the_lock_when_its_parent_returns_first(backend: Backend) 
 async fn a_child_is_inside_of_all_its_parents_locks(backend: Backend) {
     let locks = backend.manager().await;
     let inner = locks.clone();
-    let child = locks.with("outer", long(), async {
+    let child = locks.lock("outer").options(&long()).run(async {
         let inner_body = async {
             let locks = inner.clone();
             tokio::spawn(inherit(async move {
                 for key in ["outer", "inner"] {
-                    locks.with(key, long(), async {}).await.unwrap();
+                    locks.lock(key).options(&long()).run(async {}).await.unwrap();
                 }
             }))
         };
-        inner.with("inner", long(), inner_body).await.unwrap()
+        inner
+            .lock("inner")
+            .options(&long())
+            .run(inner_body)
+            .await
+            .unwrap()
     });
     child.await.unwrap().await.unwrap().unwrap();
     for key in ["outer", "inner"] {
@@ -80,7 +93,7 @@ async fn a_child_is_inside_of_all_its_parents_locks(backend: Backend) {
 
 async fn a_child_that_is_never_spawned_counts_back(backend: Backend) {
     let locks = backend.manager().await;
-    let outer = locks.with("key", long(), async {
+    let outer = locks.lock("key").options(&long()).run(async {
         let child = inherit(async {});
         backend.until("key", LONG, |row| row.reentrant_count == 2).await;
         drop(child);
@@ -94,18 +107,20 @@ async fn outside_of_a_lock_inherit_just_runs(backend: Backend) {
     let locks = backend.manager().await;
     let result = inherit(async {
         assert!(current().is_none());
-        locks.with("key", long(), async { 7 }).await.unwrap()
+        locks.lock("key").options(&long()).run(async { 7 }).await.unwrap()
     });
     assert_eq!(result.await.unwrap(), 7);
 }
 
 async fn loss_drops_the_child(backend: Backend) {
     let (locks, operator) = (backend.manager().await, backend.manager().await);
-    let parent = locks.with("key", long().ttl(RENEWED), async {
-        tokio::spawn(inherit(std::future::pending::<()>()))
-    });
+    let parent = locks
+        .lock("key")
+        .options(&long())
+        .ttl(RENEWED)
+        .run(async { tokio::spawn(inherit(std::future::pending::<()>())) });
     let child = parent.await.unwrap();
-    operator.force_release("key").await.unwrap();
+    operator.admin().force_release("key").await.unwrap();
     let lost = child.await.unwrap().unwrap_err();
     assert!(
         matches!(
@@ -121,17 +136,24 @@ async fn loss_drops_the_child(backend: Backend) {
 
 async fn a_guard_enters_without_another_hold(backend: Backend) {
     let locks = backend.manager().await;
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     assert!(
-        locks.acquire("key", long()).await.unwrap_err().is_busy(),
+        locks
+            .lock("key")
+            .options(&long())
+            .acquire()
+            .await
+            .unwrap_err()
+            .is_busy(),
         "a guard is in no chain"
     );
     let entered = guard.enter(async {
         assert_eq!(current().unwrap().fence_token(), guard.fence_token());
         let inside = backend.the_row("key").await.reentrant_count;
-        let nested = locks.with("key", long(), async {
-            backend.the_row("key").await.reentrant_count
-        });
+        let nested = locks
+            .lock("key")
+            .options(&long())
+            .run(async { backend.the_row("key").await.reentrant_count });
         (inside, nested.await.unwrap())
     });
     assert_eq!(entered.await.unwrap(), (1, 2));
@@ -146,7 +168,7 @@ async fn a_guard_enters_without_another_hold(backend: Backend) {
 
 async fn dropping_what_a_guard_runs_keeps_the_lock(backend: Backend) {
     let locks = backend.manager().await;
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     let dropped = drop_after(guard.enter(std::future::pending::<()>()), 1, DropWhen::Waiting);
     assert!(dropped.await.is_none());
     assert!(!guard.is_lost());
@@ -156,8 +178,14 @@ async fn dropping_what_a_guard_runs_keeps_the_lock(backend: Backend) {
 
 async fn loss_drops_what_a_guard_runs(backend: Backend) {
     let (locks, operator) = (backend.manager().await, backend.manager().await);
-    let guard = locks.acquire("key", long().ttl(RENEWED)).await.unwrap();
-    operator.force_release("key").await.unwrap();
+    let guard = locks
+        .lock("key")
+        .options(&long())
+        .ttl(RENEWED)
+        .acquire()
+        .await
+        .unwrap();
+    operator.admin().force_release("key").await.unwrap();
     let lost = guard.enter(std::future::pending::<()>()).await.unwrap_err();
     assert!(
         matches!(

@@ -19,7 +19,7 @@ fn reason(result: &LockError) -> LostReason {
 
 async fn a_body_that_comes_back_too_late_has_lost(backend: Backend) {
     let locks = backend.manager().await;
-    let held = locks.with("key", short().renew(false), async {
+    let held = locks.lock("key").options(&short()).renew(false).run(async {
         // No await: nothing can stop it, and what it did may have been outside of the lease.
         std::thread::sleep(SHORT);
         "too late"
@@ -30,7 +30,7 @@ async fn a_body_that_comes_back_too_late_has_lost(backend: Backend) {
 async fn a_blocked_worker_thread_does_not_stop_renewals(backend: Backend) {
     let locks = backend.manager().await;
     let granted = Mutex::new(None);
-    let held = locks.with("key", long().ttl(RENEWED), async {
+    let held = locks.lock("key").options(&long()).ttl(RENEWED).run(async {
         *granted.lock().unwrap() = Some(backend.the_row("key").await);
         std::thread::sleep(RENEWED + SHORT);
         backend.the_row("key").await

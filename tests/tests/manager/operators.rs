@@ -10,10 +10,12 @@ on_every_store!(inspect_shows_what_the_rows_have);
 async fn inspect_shows_what_the_rows_have(backend: Backend) {
     let (locks, operator) = (backend.manager().await, backend.manager().await);
     let guard = locks
-        .acquire("key", long().function("shop::settle"))
+        .lock("key")
+        .options(&long().function("shop::settle"))
+        .acquire()
         .await
         .unwrap();
-    let rows = operator.inspect(InspectFilter::new()).await.unwrap();
+    let rows = operator.admin().list(InspectFilter::new()).await.unwrap();
     let [shown] = rows.as_slice() else {
         panic!("{rows:?}")
     };
@@ -39,9 +41,10 @@ async fn inspect_shows_what_the_rows_have(backend: Backend) {
     );
     assert_eq!(shown.holder, row.holder);
     guard.release().await.unwrap();
-    assert_eq!(operator.inspect(InspectFilter::new()).await.unwrap(), []);
+    assert_eq!(operator.admin().list(InspectFilter::new()).await.unwrap(), []);
     let free = operator
-        .inspect(InspectFilter::new().include_free())
+        .admin()
+        .list(InspectFilter::new().include_free())
         .await
         .unwrap();
     assert!(

@@ -43,32 +43,41 @@ const TIMES: [&str; 5] = [
 ];
 
 async fn keys(locks: &LockManager) -> Vec<String> {
-    let rows = locks.inspect(InspectFilter::new().include_free()).await.unwrap();
+    let rows = locks
+        .admin()
+        .list(InspectFilter::new().include_free())
+        .await
+        .unwrap();
     rows.iter().map(|row| row.key.to_string()).collect()
 }
 
 async fn less_than_a_day_is_refused(backend: Backend) {
     let too_soon = Duration::from_millis(86_399_999);
     for idle in [Duration::ZERO, HOUR, too_soon] {
-        let purged = backend.manager().await.purge(idle).await;
+        let purged = backend.manager().await.admin().purge(idle).await;
         assert!(matches!(purged, Err(LockError::Invalid { .. })), "{purged:?}");
-        let built = backend.builder().purge_after(idle).start();
+        let built = backend.builder().purge_after(idle).build_lazy();
         assert!(matches!(built, Err(LockError::Invalid { .. })), "{built:?}");
     }
-    backend.builder().purge_after(DAY).start().unwrap();
-    backend.builder().purge_after(None).start().unwrap();
+    backend.builder().purge_after(DAY).build_lazy().unwrap();
+    backend.builder().purge_after(None).build_lazy().unwrap();
 }
 
 async fn nothing_is_purged_after_shutdown(backend: Backend) {
     let locks = backend.manager().await;
     locks.shutdown(Duration::ZERO).await;
-    let purged = locks.purge(DAY).await;
+    let purged = locks.admin().purge(DAY).await;
     assert!(matches!(purged, Err(LockError::Shutdown { .. })), "{purged:?}");
 }
 
 async fn a_purge_takes_many_steps(backend: Backend) {
     let locks = backend.manager().await;
-    locks.with("key 0", patient(), async {}).await.unwrap();
+    locks
+        .lock("key 0")
+        .options(&patient())
+        .run(async {})
+        .await
+        .unwrap();
     // More rows like it than a step takes. To lock each takes minutes on a busy machine.
     let columns = "lock_owner, reentrant_count, expire_at, lease_id, fence_token, fence_ceiling, wanted_until, acquired_at, \
                    holder, revoked";
@@ -81,25 +90,25 @@ async fn a_purge_takes_many_steps(backend: Backend) {
     // More than a step between those that stay.
     let old = "lock_key NOT IN ('key 1003', 'key 1800')";
     age(&backend, &TIMES, 2, old).await;
-    assert_eq!(locks.purge(DAY * 3).await.unwrap(), 0);
-    assert_eq!(locks.purge(DAY).await.unwrap(), 1_599);
+    assert_eq!(locks.admin().purge(DAY * 3).await.unwrap(), 0);
+    assert_eq!(locks.admin().purge(DAY).await.unwrap(), 1_599);
     assert_eq!(keys(&locks).await, ["key 1003", "key 1800"]);
-    assert_eq!(locks.purge(DAY).await.unwrap(), 0);
+    assert_eq!(locks.admin().purge(DAY).await.unwrap(), 0);
 }
 
 async fn a_locked_row_is_left_for_later(backend: Backend) {
     let locks = backend.manager().await;
     for name in ["a", "b"] {
-        locks.with(name, patient(), async {}).await.unwrap();
+        locks.lock(name).options(&patient()).run(async {}).await.unwrap();
     }
     age(&backend, &TIMES, 2, "true").await;
     let mut user = Transaction::begin(&backend).await;
     let lock = format!("SELECT 1 FROM {} WHERE lock_key = 'a' FOR UPDATE", backend.table);
     user.execute(lock).await;
-    assert_eq!(locks.purge(DAY).await.unwrap(), 1);
+    assert_eq!(locks.admin().purge(DAY).await.unwrap(), 1);
     assert_eq!(keys(&locks).await, ["a"]);
     user.rollback().await;
-    assert_eq!(locks.purge(DAY).await.unwrap(), 1);
+    assert_eq!(locks.admin().purge(DAY).await.unwrap(), 1);
 }
 
 /// Rows vanish all the time under the feet of those who take the locks.
@@ -124,7 +133,7 @@ async fn locks_hold_while_rows_are_purged(backend: Backend) {
         let (done, purged) = (Arc::clone(&done), Arc::clone(&purged));
         async move {
             while !done.load(Ordering::Relaxed) {
-                match operator.purge(DAY).await {
+                match operator.admin().purge(DAY).await {
                     Ok(rows) => drop(purged.fetch_add(rows, Ordering::Relaxed)),
                     Err(error) => assert!(error.is_retryable(), "{error}"),
                 }
@@ -144,7 +153,7 @@ async fn locks_hold_while_rows_are_purged(backend: Backend) {
             let inside = Arc::clone(inside);
             tasks.spawn(async move {
                 for _ in 0..TURNS {
-                    let guard = locks.acquire(key, patient()).await.unwrap();
+                    let guard = locks.lock(key).options(&patient()).acquire().await.unwrap();
                     assert!(!inside.swap(true, Ordering::SeqCst), "two are inside of {key}");
                     let row = backend.the_row(key).await;
                     assert_eq!(row.fence_token, guard.fence_token(), "the grant is in the row");

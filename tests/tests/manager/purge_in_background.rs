@@ -23,7 +23,12 @@ async fn count(store: &MemoryStore) -> usize {
 /// Takes keys and never releases them: the memory store drops the rows of free keys by itself.
 async fn use_keys(locks: &LockManager, count: usize) {
     for n in 0..count {
-        let guard = locks.acquire(format!("key {n}"), long().renew(false)).await;
+        let guard = locks
+            .lock(format!("key {n}"))
+            .options(&long())
+            .renew(false)
+            .acquire()
+            .await;
         std::mem::forget(guard.unwrap());
     }
 }
@@ -38,7 +43,7 @@ async fn idle_rows_go_in_the_background() {
         .unwrap();
     // More than a step.
     use_keys(&locks, 1_200).await;
-    let held = locks.acquire("held", long()).await.unwrap();
+    let held = locks.lock("held").options(&long()).acquire().await.unwrap();
     tokio::time::sleep(DAY).await;
     assert_eq!(
         count(&store).await,
@@ -88,7 +93,7 @@ async fn nothing_is_purged_while_the_manager_stops() {
         .await
         .unwrap();
     use_keys(&locks, 3).await;
-    let held = locks.acquire("held", long()).await.unwrap();
+    let held = locks.lock("held").options(&long()).acquire().await.unwrap();
     let stopping = tokio::spawn(async move { locks.shutdown(DAY * 5).await });
     tokio::time::sleep(DAY * 3).await;
     assert!(
@@ -175,8 +180,8 @@ async fn a_pass_that_failed_goes_on_where_it_was() {
         assert!(pause > HOUR / 2 && pause < HOUR * 3 / 2, "{pause:?}");
     }
     // Locks and other admin tasks went on.
-    locks.with("key 0", long(), async {}).await.unwrap();
-    assert_eq!(locks.inspect(InspectFilter::new()).await.unwrap(), []);
+    locks.lock("key 0").options(&long()).run(async {}).await.unwrap();
+    assert_eq!(locks.admin().list(InspectFilter::new()).await.unwrap(), []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -211,6 +216,6 @@ async fn an_operator_purges_at_once() {
     use_keys(&locks, 1_200).await;
     tokio::time::sleep(DAY * 2).await;
     use_keys(&locks, 5).await;
-    assert_eq!(locks.purge(DAY).await.unwrap(), 1_195);
+    assert_eq!(locks.admin().purge(DAY).await.unwrap(), 1_195);
     assert_eq!(count(&store).await, 5);
 }

@@ -40,7 +40,7 @@ async fn a_runtime_that_ends_in_the_middle_releases(backend: Backend) {
                 inside.send(()).unwrap();
                 std::future::pending::<()>().await;
             };
-            locks.with("key", long(), body).await
+            locks.lock("key").options(&long()).run(body).await
         });
         is_inside.await.unwrap();
     })

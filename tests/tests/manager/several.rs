@@ -46,7 +46,12 @@ async fn until_wanted(backend: &Backend, key: &str) {
 async fn keys_that_are_free_take_one_round_trip(backend: Backend) {
     let store = FaultyStore::over(backend.store().await);
     let locks = store.manager();
-    let guard = locks.acquire_all(["c", "a", "b"], long()).await.unwrap();
+    let guard = locks
+        .lock(["c", "a", "b"])
+        .options(&long())
+        .acquire()
+        .await
+        .unwrap();
     guard.release().await.unwrap();
     for kind in [Asked::Acquire, Asked::Release] {
         let asked = store.asked_to(kind);
@@ -60,7 +65,12 @@ async fn keys_that_are_free_take_one_round_trip(backend: Backend) {
 
 async fn keys_are_sorted_and_each_is_locked_once(backend: Backend) {
     let locks = backend.builder().namespace("n").build().await.unwrap();
-    let guard = locks.acquire_all(["c", "a", "b", "a"], long()).await.unwrap();
+    let guard = locks
+        .lock(["c", "a", "b", "a"])
+        .options(&long())
+        .acquire()
+        .await
+        .unwrap();
     assert_eq!(guard.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
     for (key, token) in guard.fence_tokens() {
         let row = backend.the_row(&format!("n:{key}")).await;
@@ -77,7 +87,7 @@ async fn bad_input_locks_nothing(backend: Backend) {
     let locks = backend.manager().await;
     let keys = |count: usize| (0..count).map(|key| format!("k{key}")).collect::<Vec<_>>();
     let refused = async |keys: Vec<String>, options, words: &str| {
-        let error = locks.acquire_all(keys, options).await.unwrap_err();
+        let error = locks.lock(keys).options(&options).acquire().await.unwrap_err();
         assert!(
             matches!(&error, LockError::Invalid { message, .. } if message.contains(words)),
             "{error:?}"
@@ -90,7 +100,7 @@ async fn bad_input_locks_nothing(backend: Backend) {
     refused(keys(2), long().ttl(Duration::ZERO), "ttl").await;
     assert!(backend.row("k0").await.is_none());
     let twice: Vec<_> = [keys(LockManager::MAX_KEYS), keys(2)].concat();
-    let guard = locks.acquire_all(twice, patient()).await.unwrap();
+    let guard = locks.lock(twice).options(&patient()).acquire().await.unwrap();
     assert_eq!(guard.keys().count(), LockManager::MAX_KEYS);
     guard.release().await.unwrap();
 }
@@ -103,12 +113,12 @@ async fn a_key_that_the_chain_holds_is_reentered(backend: Backend) {
             .map(|lock| lock.key().to_owned())
             .collect::<Vec<_>>()
     };
-    let nested = locks.with_all(["c", "b", "a"], long(), async {
+    let nested = locks.lock(["c", "b", "a"]).options(&long()).run(async {
         assert_eq!(keys(), ["c", "b", "a", "b"]);
-        locks.with("a", long(), async {}).await.unwrap();
+        locks.lock("a").options(&long()).run(async {}).await.unwrap();
         backend.the_row("b").await.reentrant_count
     });
-    let body = locks.with("b", long(), async {
+    let body = locks.lock("b").options(&long()).run(async {
         assert_eq!(nested.await.unwrap(), 2);
         assert!(is_free(&backend, "a").await && is_free(&backend, "c").await);
         backend.the_row("b").await.reentrant_count
@@ -120,18 +130,32 @@ async fn a_key_that_the_chain_holds_is_reentered(backend: Backend) {
 async fn a_busy_key_leaves_nothing_locked(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     for holder in [&other, &locks] {
-        let guard = holder.acquire("b", long()).await.unwrap();
+        let guard = holder.lock("b").options(&long()).acquire().await.unwrap();
         let keys = ["a", "b", "c"];
-        let error = locks.acquire_all(keys, long()).await.unwrap_err();
+        let error = locks.lock(keys).options(&long()).acquire().await.unwrap_err();
         assert!(
             matches!(&error, LockError::Busy { key, .. } if key.as_str() == "b"),
             "{error:?}"
         );
         backend.until_free("a").await;
-        assert!(locks.try_acquire_all(keys, long()).await.unwrap().is_none());
+        assert!(
+            locks
+                .lock(keys)
+                .options(&long())
+                .try_acquire()
+                .await
+                .unwrap()
+                .is_none()
+        );
         // Longer than a server that stands still.
         let wait = Duration::from_secs(5);
-        let error = locks.acquire_all(keys, long().wait(wait)).await.unwrap_err();
+        let error = locks
+            .lock(keys)
+            .options(&long())
+            .wait(wait)
+            .acquire()
+            .await
+            .unwrap_err();
         assert!(
             matches!(&error, LockError::Timeout { key, waited, .. } if key.as_str() == "b" && *waited >= wait),
             "{error:?}"
@@ -144,17 +168,33 @@ async fn a_busy_key_leaves_nothing_locked(backend: Backend) {
 
 async fn a_busy_key_gives_back_those_above_it_and_keeps_those_below(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let busy = other.acquire("b", long()).await.unwrap();
+    let busy = other.lock("b").options(&long()).acquire().await.unwrap();
     let waits = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.acquire_all(["a", "b", "c"], patient()).await }
+        async move { locks.lock(["a", "b", "c"]).options(&patient()).acquire().await }
     });
     until_wanted(&backend, "b").await;
-    assert!(other.try_acquire("a", long()).await.unwrap().is_none());
-    let above = other.acquire("c", patient()).await.unwrap();
+    assert!(
+        other
+            .lock("a")
+            .options(&long())
+            .try_acquire()
+            .await
+            .unwrap()
+            .is_none()
+    );
+    let above = other.lock("c").options(&patient()).acquire().await.unwrap();
     busy.release().await.unwrap();
     until_wanted(&backend, "c").await;
-    assert!(other.try_acquire("b", long()).await.unwrap().is_none());
+    assert!(
+        other
+            .lock("b")
+            .options(&long())
+            .try_acquire()
+            .await
+            .unwrap()
+            .is_none()
+    );
     above.release().await.unwrap();
     let guard = waits.await.unwrap().unwrap();
     assert_eq!(guard.keys().collect::<Vec<_>>(), ["a", "b", "c"]);
@@ -165,10 +205,10 @@ async fn the_loss_of_one_ends_the_body_and_all_locks(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let body = async {
         assert_eq!(current().unwrap().key(), "b");
-        other.force_release("a").await.unwrap();
+        other.admin().force_release("a").await.unwrap();
         std::future::pending::<()>().await;
     };
-    match locks.with_all(["a", "b"], briefly(), body).await {
+    match locks.lock(["a", "b"]).options(&briefly()).run(body).await {
         Err(LockError::Lost { key, .. }) => assert_eq!(key.as_str(), "a"),
         other => panic!("{other:?}"),
     }
@@ -177,8 +217,13 @@ async fn the_loss_of_one_ends_the_body_and_all_locks(backend: Backend) {
 
 async fn the_loss_of_one_ends_the_guard(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.acquire_all(["a", "b"], briefly()).await.unwrap();
-    other.force_release("b").await.unwrap();
+    let guard = locks
+        .lock(["a", "b"])
+        .options(&briefly())
+        .acquire()
+        .await
+        .unwrap();
+    other.admin().force_release("b").await.unwrap();
     let lost = guard.lost().await;
     assert_eq!(lost.key().unwrap().as_str(), "b");
     assert!(guard.is_lost() && guard.remaining().is_zero());
@@ -194,11 +239,18 @@ async fn the_loss_of_one_ends_the_guard(backend: Backend) {
 async fn a_key_that_is_lost_while_another_is_waited_for_is_taken_anew(backend: Backend) {
     let store = FaultyStore::over(backend.store().await);
     let (locks, other) = (store.manager(), backend.manager().await);
-    let busy = other.acquire("b", long()).await.unwrap();
-    let waits = tokio::spawn(async move { locks.acquire_all(["a", "b"], briefly().wait(LONG)).await });
+    let busy = other.lock("b").options(&long()).acquire().await.unwrap();
+    let waits = tokio::spawn(async move {
+        locks
+            .lock(["a", "b"])
+            .options(&briefly())
+            .wait(LONG)
+            .acquire()
+            .await
+    });
     until_wanted(&backend, "b").await;
-    other.force_release("a").await.unwrap();
-    let taken = other.acquire("a", long()).await.unwrap();
+    other.admin().force_release("a").await.unwrap();
+    let taken = other.lock("a").options(&long()).acquire().await.unwrap();
     eventually("the next renewal finds the lease lost", || {
         let renewals = store.asked_to(Asked::Extend);
         renewals
@@ -223,10 +275,10 @@ async fn a_key_that_is_lost_while_another_is_waited_for_is_taken_anew(backend: B
 
 async fn a_call_that_is_dropped_while_it_waits_leaves_nothing(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let busy = other.acquire("b", long()).await.unwrap();
+    let busy = other.lock("b").options(&long()).acquire().await.unwrap();
     let waits = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.acquire_all(["a", "b", "c"], patient()).await }
+        async move { locks.lock(["a", "b", "c"]).options(&patient()).acquire().await }
     });
     until_wanted(&backend, "b").await;
     waits.abort();
@@ -234,7 +286,12 @@ async fn a_call_that_is_dropped_while_it_waits_leaves_nothing(backend: Backend) 
     backend.until_free("c").await;
     busy.release().await.unwrap();
     backend.until_free("b").await;
-    let guard = other.acquire_all(["a", "b", "c"], patient()).await.unwrap();
+    let guard = other
+        .lock(["a", "b", "c"])
+        .options(&patient())
+        .acquire()
+        .await
+        .unwrap();
     drop(guard);
     for key in ["a", "b", "c"] {
         backend.until_free(key).await;
@@ -266,17 +323,17 @@ async fn the_attribute_takes_all_keys(backend: Backend) {
 
 async fn the_fence_check_is_of_all_keys(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.acquire_all(["a", "b"], long()).await.unwrap();
+    let guard = locks.lock(["a", "b"]).options(&long()).acquire().await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
-    transaction.verify_all(&guard).await.unwrap();
+    transaction.verify(&guard).await.unwrap();
     transaction.commit().await;
     guard.release().await.unwrap();
     for taken in ["a", "b"] {
-        let body = locks.with_all(["a", "b"], long(), async {
+        let body = locks.lock(["a", "b"]).options(&long()).run(async {
             let mut transaction = Transaction::begin(&backend).await;
             transaction.verify_current(&current().unwrap()).await.unwrap();
             transaction.commit().await;
-            other.force_release(taken).await.unwrap();
+            other.admin().force_release(taken).await.unwrap();
             let mut transaction = Transaction::begin(&backend).await;
             let lost = transaction.verify_current(&current().unwrap()).await.unwrap_err();
             transaction.rollback().await;
@@ -290,7 +347,7 @@ async fn the_fence_check_is_of_all_keys(backend: Backend) {
 async fn the_fence_check_of_all_keys_is_one_statement(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let keys = ["a", "b", "c"];
-    let guard = locks.acquire_all(keys, long()).await.unwrap();
+    let guard = locks.lock(keys).options(&long()).acquire().await.unwrap();
     let Transaction::Postgres(mut inner) = Transaction::begin(&backend).await else {
         unreachable!()
     };
@@ -299,10 +356,20 @@ async fn the_fence_check_of_all_keys_is_one_statement(backend: Backend) {
     assert_eq!(counting.statements, 1);
     guard.release_in(&mut counting).await.unwrap();
     assert_eq!(counting.statements, 2);
-    assert!(other.try_acquire("b", long()).await.unwrap().is_none());
+    assert!(
+        other
+            .lock("b")
+            .options(&long())
+            .try_acquire()
+            .await
+            .unwrap()
+            .is_none()
+    );
     inner.commit().await.unwrap();
     other
-        .acquire_all(keys, patient())
+        .lock(keys)
+        .options(&patient())
+        .acquire()
         .await
         .unwrap()
         .release()
@@ -314,43 +381,71 @@ async fn the_fence_check_of_all_keys_is_one_statement(backend: Backend) {
 async fn nobody_enters(backend: &Backend, locks: &LockManager) {
     if backend.kind() != Kind::Sqlite {
         for key in ["a", "b"] {
-            assert!(locks.try_acquire(key, long()).await.unwrap().is_none());
+            assert!(
+                locks
+                    .lock(key)
+                    .options(&long())
+                    .try_acquire()
+                    .await
+                    .unwrap()
+                    .is_none()
+            );
         }
     }
 }
 
 async fn all_locks_end_with_a_transaction(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.acquire_all(["a", "b"], long()).await.unwrap();
+    let guard = locks.lock(["a", "b"]).options(&long()).acquire().await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
-    transaction.release_all(guard).await.unwrap();
+    transaction.release(guard).await.unwrap();
     nobody_enters(&backend, &other).await;
     transaction.commit().await;
-    let guard = other.acquire_all(["a", "b"], patient()).await.unwrap();
+    let guard = other
+        .lock(["a", "b"])
+        .options(&patient())
+        .acquire()
+        .await
+        .unwrap();
     guard.release().await.unwrap();
 
     // Inside of one of them, only the other one ends.
-    let body = locks.with("a", long(), async {
-        let guard = locks.acquire_all(["a", "b"], long()).await.unwrap();
+    let body = locks.lock("a").options(&long()).run(async {
+        let guard = locks.lock(["a", "b"]).options(&long()).acquire().await.unwrap();
         let mut transaction = Transaction::begin(&backend).await;
-        transaction.release_all(guard).await.unwrap();
+        transaction.release(guard).await.unwrap();
         transaction.commit().await;
         other
-            .acquire("b", patient())
+            .lock("b")
+            .options(&patient())
+            .acquire()
             .await
             .unwrap()
             .release()
             .await
             .unwrap();
-        assert!(other.try_acquire("a", long()).await.unwrap().is_none());
+        assert!(
+            other
+                .lock("a")
+                .options(&long())
+                .try_acquire()
+                .await
+                .unwrap()
+                .is_none()
+        );
     });
     body.await.unwrap();
 
     // One that is lost.
-    let guard = locks.acquire_all(["a", "b"], patient()).await.unwrap();
-    other.force_release("b").await.unwrap();
+    let guard = locks
+        .lock(["a", "b"])
+        .options(&patient())
+        .acquire()
+        .await
+        .unwrap();
+    other.admin().force_release("b").await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
-    let lost = transaction.release_all(guard).await.unwrap_err();
+    let lost = transaction.release(guard).await.unwrap_err();
     transaction.rollback().await;
     assert_eq!(lost.key().unwrap().as_str(), "b");
     backend.until_free("a").await;
@@ -358,10 +453,15 @@ async fn all_locks_end_with_a_transaction(backend: Backend) {
 
 async fn a_rollback_frees_all_keys(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.acquire_all(["a", "b"], long()).await.unwrap();
+    let guard = locks.lock(["a", "b"]).options(&long()).acquire().await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
-    transaction.release_all(guard).await.unwrap();
+    transaction.release(guard).await.unwrap();
     transaction.rollback().await;
-    let guard = other.acquire_all(["b", "a"], patient()).await.unwrap();
+    let guard = other
+        .lock(["b", "a"])
+        .options(&patient())
+        .acquire()
+        .await
+        .unwrap();
     guard.release().await.unwrap();
 }

@@ -21,35 +21,43 @@ on_every_store!(
 
 async fn a_guard_is_released_after_the_engine_has_ended(backend: Backend) {
     let locks = backend.manager().await;
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     locks.shutdown(Duration::ZERO).await;
     // Nobody is left to write to the row.
     let released = timeout(LONG, guard.release()).await.expect("the release ends");
     assert!(released.unwrap_err().is_lost());
-    let refused = timeout(LONG, locks.acquire("key", patient())).await;
+    let refused = timeout(LONG, locks.lock("key").options(&patient()).acquire()).await;
     assert!(refused.expect("the acquire ends").unwrap_err().is_shutdown());
 }
 
 async fn the_longest_grace_is_no_overflow(backend: Backend) {
     let locks = backend.manager().await;
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     let released = async {
         guard.release().await.unwrap();
     };
     tokio::join!(locks.shutdown(Duration::MAX), released);
-    assert!(locks.acquire("key", long()).await.unwrap_err().is_shutdown());
+    assert!(
+        locks
+            .lock("key")
+            .options(&long())
+            .acquire()
+            .await
+            .unwrap_err()
+            .is_shutdown()
+    );
 }
 
 async fn shutdown_lets_what_is_inside_finish(backend: Backend) {
     let locks = backend.manager().await;
     let (enter, entered) = oneshot::channel();
-    let held = locks.with("key", long(), async {
+    let held = locks.lock("key").options(&long()).run(async {
         enter.send(()).unwrap();
         // A task that is under no lock is refused, sooner or later: then the shutdown has begun.
         let outsider = locks.clone();
         let refused = tokio::spawn(async move {
             loop {
-                match outsider.acquire("new", long()).await {
+                match outsider.lock("new").options(&long()).acquire().await {
                     Ok(guard) => guard.release().await.unwrap(),
                     Err(refused) => return refused,
                 }
@@ -59,11 +67,12 @@ async fn shutdown_lets_what_is_inside_finish(backend: Backend) {
             LockError::Shutdown { key, .. } => assert_eq!(key.unwrap().as_str(), "new"),
             other => panic!("{other:?}"),
         }
-        let again = locks.with("key", long(), async {
-            backend.the_row("key").await.reentrant_count
-        });
+        let again = locks
+            .lock("key")
+            .options(&long())
+            .run(async { backend.the_row("key").await.reentrant_count });
         assert_eq!(again.await.unwrap(), 2, "re-entry");
-        locks.with("nested", long(), async {}).await.unwrap();
+        locks.lock("nested").options(&long()).run(async {}).await.unwrap();
         assert!(backend.the_row("nested").await.is_free());
         "finished"
     });
@@ -88,7 +97,7 @@ async fn shutdown_ends_what_is_left_after_the_grace(backend: Backend) {
                 enter.send(()).unwrap();
                 std::future::pending::<()>().await;
             };
-            locks.with("key", long(), body).await
+            locks.lock("key").options(&long()).run(body).await
         }
     });
     entered.await.unwrap();
@@ -105,11 +114,11 @@ async fn shutdown_ends_what_is_left_after_the_grace(backend: Backend) {
 
 async fn shutdown_refuses_the_queue(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let _guard = other.acquire("key", long()).await.unwrap();
+    let _guard = other.lock("key").options(&long()).acquire().await.unwrap();
     // With a lock held, the grace goes on, and the queue must not wait for its end.
-    let held = locks.acquire("held", long()).await.unwrap();
+    let held = locks.lock("held").options(&long()).acquire().await.unwrap();
     let waiting = async {
-        let refused = locks.acquire("key", patient()).await;
+        let refused = locks.lock("key").options(&patient()).acquire().await;
         drop(held);
         refused
     };
@@ -131,22 +140,27 @@ async fn a_manager_that_is_shut_down_says_so(backend: Backend) {
     locks.shutdown(LONG).await;
     locks.shutdown(LONG).await;
     for options in [long(), patient()] {
-        let refused = locks.acquire("key", options).await.unwrap_err();
+        let refused = locks.lock("key").options(&options).acquire().await.unwrap_err();
         assert!(refused.is_shutdown() && refused.key().is_some(), "{refused:?}");
     }
-    let refused = locks.try_acquire("key", long()).await.unwrap_err();
+    let refused = locks
+        .lock("key")
+        .options(&long())
+        .try_acquire()
+        .await
+        .unwrap_err();
     assert!(refused.is_shutdown(), "{refused:?}");
-    let refused = locks.inspect(InspectFilter::new()).await.unwrap_err();
+    let refused = locks.admin().list(InspectFilter::new()).await.unwrap_err();
     assert!(refused.is_shutdown(), "{refused:?}");
-    let refused = locks.force_release("key").await.unwrap_err();
+    let refused = locks.admin().force_release("key").await.unwrap_err();
     assert!(refused.is_shutdown(), "{refused:?}");
 }
 
 async fn shutdown_ends_a_guard_but_frees_its_row_only_when_it_is_dropped(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     // It is connected then: the shutdown waits for the guard for two seconds only.
-    other.with("warm", long(), async {}).await.unwrap();
-    let guard = locks.acquire("key", long()).await.unwrap();
+    other.lock("warm").options(&long()).run(async {}).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     let shutdown = tokio::spawn({
         let locks = locks.clone();
         async move { locks.shutdown(Duration::ZERO).await }
@@ -156,9 +170,17 @@ async fn shutdown_ends_a_guard_but_frees_its_row_only_when_it_is_dropped(backend
         other => panic!("{other:?}"),
     }
     // Nothing can stop the code that has the guard, so nobody else may enter yet.
-    assert!(other.acquire("key", long()).await.unwrap_err().is_busy());
+    assert!(
+        other
+            .lock("key")
+            .options(&long())
+            .acquire()
+            .await
+            .unwrap_err()
+            .is_busy()
+    );
     drop(guard);
     shutdown.await.unwrap();
     assert!(backend.the_row("key").await.is_free());
-    other.with("key", long(), async {}).await.unwrap();
+    other.lock("key").options(&long()).run(async {}).await.unwrap();
 }

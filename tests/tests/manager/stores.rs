@@ -61,7 +61,9 @@ async fn an_older_or_newer_schema_names_the_remedy(backend: Backend) {
     backend
         .manager()
         .await
-        .with("key", long(), async {})
+        .lock("key")
+        .options(&long())
+        .run(async {})
         .await
         .unwrap();
     // The other table has the version of one that is gone.
@@ -101,13 +103,13 @@ fn nowhere(backend: &Backend) -> StoreSource {
 async fn a_database_that_is_not_there_is_told_at_once(backend: Backend) {
     let error = store_error(LockManager::builder(nowhere(&backend)).build().await);
     assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
-    let locks = LockManager::builder(nowhere(&backend)).start().unwrap();
+    let locks = LockManager::builder(nowhere(&backend)).build_lazy().unwrap();
     let since = Instant::now();
-    let refused = locks.acquire("key", long()).await.unwrap_err();
+    let refused = locks.lock("key").options(&long()).acquire().await.unwrap_err();
     assert_eq!(refused.key().unwrap().as_str(), "key");
     assert!(refused.is_retryable());
     store_error::<()>(Err(refused));
-    store_error(locks.try_acquire("key", long()).await);
+    store_error(locks.lock("key").options(&long()).try_acquire().await);
     assert!(since.elapsed() < Duration::from_secs(8));
     let health = locks.health();
     assert!(
@@ -118,10 +120,10 @@ async fn a_database_that_is_not_there_is_told_at_once(backend: Backend) {
 }
 
 async fn a_database_that_is_not_there_is_tried_until_the_wait_is_over(backend: Backend) {
-    let locks = LockManager::builder(nowhere(&backend)).start().unwrap();
+    let locks = LockManager::builder(nowhere(&backend)).build_lazy().unwrap();
     let wait = Duration::from_secs(3);
     let since = Instant::now();
-    match locks.acquire("key", long().wait(wait)).await {
+    match locks.lock("key").options(&long()).wait(wait).acquire().await {
         Err(LockError::Store {
             key, waited, source, ..
         }) => {
@@ -172,7 +174,7 @@ async fn a_database_that_may_not_be_written_refuses(backend: Backend) {
         .unwrap();
     for options in [long(), long().wait(Duration::from_secs(5))] {
         let since = Instant::now();
-        let error = store_error(locks.acquire("key", options).await);
+        let error = store_error(locks.lock("key").options(&options).acquire().await);
         // A PostgreSQL that is read-only may be a standby, and another one may take writes soon.
         let kind = match backend.kind() {
             Kind::Postgres => StoreErrorKind::Unreachable,
@@ -213,7 +215,7 @@ async fn a_full_pool_stops_nothing(backend: Backend) {
             (builder.build().await.unwrap(), Box::new(taken))
         }
     };
-    let held = locks.with("key", long().ttl(RENEWED), async {
+    let held = locks.lock("key").options(&long()).ttl(RENEWED).run(async {
         let granted = backend.the_row("key").await;
         let renewed = backend
             .until("key", LONG, |row| row.expire_at > granted.expire_at)
@@ -253,9 +255,9 @@ async fn a_wrong_password_is_told_and_never_shown(backend: Backend) {
         let pool = MySqlPool::connect_lazy(&url).unwrap();
         (LockManager::builder(&pool), LockManager::builder(&pool))
     };
-    let locks = same.start().unwrap();
+    let locks = same.build_lazy().unwrap();
     let since = Instant::now();
-    let error = locks.acquire("key", patient()).await.unwrap_err();
+    let error = locks.lock("key").options(&patient()).acquire().await.unwrap_err();
     assert!(since.elapsed() < LONG / 2, "waiting does not help");
     let causes = std::iter::successors(Some(&error as &dyn std::error::Error), |error| error.source());
     let causes: Vec<String> = causes.map(|error| format!("{error} {error:?}")).collect();

@@ -1,7 +1,5 @@
 //! Fence tokens grow over what only SQL can do to a row.
 
-use std::error::Error as _;
-
 use dblock_tests::{Backend, on_every_store};
 
 use crate::long;
@@ -11,7 +9,9 @@ on_every_store!(databases: tokens_grow_while_the_clock_is_behind, the_last_token
 async fn tokens_grow_while_the_clock_is_behind(backend: Backend) {
     let locks = backend.manager().await;
     locks
-        .acquire("key", long())
+        .lock("key")
+        .options(&long())
+        .acquire()
         .await
         .unwrap()
         .release()
@@ -22,28 +22,28 @@ async fn tokens_grow_while_the_clock_is_behind(backend: Backend) {
                  fence_ceiling = fence_ceiling + 3600000500";
     backend.execute(ahead).await;
     let before = backend.the_row("key").await.fence_token;
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     assert_eq!(guard.fence_token(), before + 501, "one more than the ceiling");
 }
 
 /// By takeover, too.
 async fn the_last_token_is_given_once(backend: Backend) {
     let locks = backend.manager().await;
-    locks.with("key", long(), async {}).await.unwrap();
+    locks.lock("key").options(&long()).run(async {}).await.unwrap();
     let ceiling = format!("UPDATE {{table}} SET fence_ceiling = {}", i64::MAX - 1);
     backend.execute(&ceiling).await;
-    let last = locks.acquire("key", long()).await.unwrap();
+    let last = locks.lock("key").options(&long()).acquire().await.unwrap();
     assert_eq!(last.fence_token(), i64::MAX);
     last.release().await.unwrap();
     for row in ["reentrant_count = 0", "reentrant_count = 1, expire_at = 1"] {
         backend.execute(&format!("UPDATE {{table}} SET {row}")).await;
-        let refused = locks.acquire("key", long()).await.unwrap_err();
+        let refused = locks.lock("key").options(&long()).acquire().await.unwrap_err();
         assert!(!refused.is_retryable(), "{refused:?}");
-        let cause = refused.source().unwrap().to_string();
+        let cause = refused.to_string();
         assert!(
             cause.contains("are used up: its row must be deleted by hand"),
             "{cause}"
         );
-        locks.with("other", long(), async {}).await.unwrap();
+        locks.lock("other").options(&long()).run(async {}).await.unwrap();
     }
 }

@@ -40,22 +40,30 @@ fn kind(error: LockError) -> StoreErrorKind {
 async fn nobody_enters(backend: &Backend, processes: [&LockManager; 2]) {
     if backend.kind() != Kind::Sqlite {
         for locks in processes {
-            assert!(locks.try_acquire("key", long()).await.unwrap().is_none());
+            assert!(
+                locks
+                    .lock("key")
+                    .options(&long())
+                    .try_acquire()
+                    .await
+                    .unwrap()
+                    .is_none()
+            );
         }
     }
 }
 
 async fn others_enter_after_the_commit_and_not_before(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     let token = guard.fence_token();
     let mut transaction = Transaction::begin(&backend).await;
     transaction.release(guard).await.unwrap();
     nobody_enters(&backend, [&locks, &other]).await;
-    let next = tokio::spawn(async move { other.acquire("key", patient()).await });
+    let next = tokio::spawn(async move { other.lock("key").options(&patient()).acquire().await });
     let same_process = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.with("key", patient(), async {}).await }
+        async move { locks.lock("key").options(&patient()).run(async {}).await }
     });
     let row = backend.the_row("key").await;
     assert_eq!(
@@ -73,12 +81,14 @@ async fn others_enter_after_the_commit_and_not_before(backend: Backend) {
 
 async fn a_rollback_frees_the_key(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
     transaction.release(guard).await.unwrap();
     transaction.rollback().await;
     other
-        .acquire("key", patient())
+        .lock("key")
+        .options(&patient())
+        .acquire()
         .await
         .unwrap()
         .release()
@@ -88,12 +98,14 @@ async fn a_rollback_frees_the_key(backend: Backend) {
 
 async fn a_transaction_that_is_dropped_frees_the_key(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
     transaction.release(guard).await.unwrap();
     drop(transaction);
     other
-        .acquire("key", patient())
+        .lock("key")
+        .options(&patient())
+        .acquire()
         .await
         .unwrap()
         .release()
@@ -103,7 +115,7 @@ async fn a_transaction_that_is_dropped_frees_the_key(backend: Backend) {
 
 async fn a_transaction_longer_than_the_ttl_keeps_the_key(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.acquire("key", briefly()).await.unwrap();
+    let guard = locks.lock("key").options(&briefly()).acquire().await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
     transaction.release(guard).await.unwrap();
     backend
@@ -112,7 +124,9 @@ async fn a_transaction_longer_than_the_ttl_keeps_the_key(backend: Backend) {
     nobody_enters(&backend, [&locks, &other]).await;
     transaction.commit().await;
     other
-        .acquire("key", patient())
+        .lock("key")
+        .options(&patient())
+        .acquire()
         .await
         .unwrap()
         .release()
@@ -122,16 +136,26 @@ async fn a_transaction_longer_than_the_ttl_keeps_the_key(backend: Backend) {
 
 async fn a_nested_guard_leaves_the_lock_to_the_outer_one(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let body = locks.with("key", long(), async {
-        let nested = locks.acquire("key", long()).await.unwrap();
+    let body = locks.lock("key").options(&long()).run(async {
+        let nested = locks.lock("key").options(&long()).acquire().await.unwrap();
         let mut transaction = Transaction::begin(&backend).await;
         transaction.release(nested).await.unwrap();
         transaction.commit().await;
-        assert!(other.try_acquire("key", long()).await.unwrap().is_none());
+        assert!(
+            other
+                .lock("key")
+                .options(&long())
+                .try_acquire()
+                .await
+                .unwrap()
+                .is_none()
+        );
     });
     body.await.unwrap();
     other
-        .acquire("key", patient())
+        .lock("key")
+        .options(&patient())
+        .acquire()
         .await
         .unwrap()
         .release()
@@ -141,9 +165,9 @@ async fn a_nested_guard_leaves_the_lock_to_the_outer_one(backend: Backend) {
 
 async fn a_lost_lease_cannot_end_with_a_transaction(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.acquire("key", long()).await.unwrap();
-    other.force_release("key").await.unwrap();
-    let next = other.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+    other.admin().force_release("key").await.unwrap();
+    let next = other.lock("key").options(&long()).acquire().await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
     let lost = transaction.release(guard).await.unwrap_err();
     assert!(lost.is_lost(), "{lost:?}");
@@ -156,7 +180,7 @@ async fn a_lost_lease_cannot_end_with_a_transaction(backend: Backend) {
 async fn a_lock_with_hold_min_cannot_end_with_a_transaction(backend: Backend) {
     let locks = backend.manager().await;
     let options = long().hold_min(Duration::from_millis(1));
-    let guard = locks.acquire("key", options).await.unwrap();
+    let guard = locks.lock("key").options(&options).acquire().await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
     let error = transaction.release(guard).await.unwrap_err();
     assert!(matches!(error, LockError::Invalid { .. }), "{error:?}");
@@ -166,7 +190,9 @@ async fn a_lock_with_hold_min_cannot_end_with_a_transaction(backend: Backend) {
 async fn a_snapshot_from_before_the_lock_is_a_conflict(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     other
-        .acquire("key", long())
+        .lock("key")
+        .options(&long())
+        .acquire()
         .await
         .unwrap()
         .release()
@@ -184,13 +210,15 @@ async fn a_snapshot_from_before_the_lock_is_a_conflict(backend: Backend) {
         Transaction::Sqlite(_) => unreachable!("it has one writer"),
     }
     transaction.execute(format!("SELECT * FROM {table}")).await;
-    let guard = locks.acquire("key", patient()).await.unwrap();
+    let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
     let error = transaction.release(guard).await.unwrap_err();
     assert!(error.is_retryable(), "{error:?}");
     assert_eq!(kind(error), StoreErrorKind::Conflict);
     transaction.rollback().await;
     other
-        .acquire("key", patient())
+        .lock("key")
+        .options(&patient())
+        .acquire()
         .await
         .unwrap()
         .release()
@@ -200,7 +228,7 @@ async fn a_snapshot_from_before_the_lock_is_a_conflict(backend: Backend) {
 
 async fn a_lock_cannot_end_with_a_savepoint(backend: Backend) {
     let locks = backend.manager().await;
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
     transaction.execute("SAVEPOINT here".to_owned()).await;
     let error = transaction.release(guard).await.unwrap_err();
@@ -208,7 +236,9 @@ async fn a_lock_cannot_end_with_a_savepoint(backend: Backend) {
     assert_eq!(kind(error), StoreErrorKind::Unsupported);
     transaction.rollback().await;
     locks
-        .acquire("key", patient())
+        .lock("key")
+        .options(&patient())
+        .acquire()
         .await
         .unwrap()
         .release()
@@ -219,8 +249,8 @@ async fn a_lock_cannot_end_with_a_savepoint(backend: Backend) {
 /// The other process does not poll in this time: it asks about once a second as the successor.
 async fn the_commit_wakes_the_next_one(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.acquire("key", long()).await.unwrap();
-    let next = tokio::spawn(async move { other.acquire("key", patient()).await });
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+    let next = tokio::spawn(async move { other.lock("key").options(&patient()).acquire().await });
     backend.until("key", LONG, |row| row.wanted_until > row.now).await;
     let Place::Postgres(pool, _) = backend.place() else {
         unreachable!()

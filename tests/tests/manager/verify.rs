@@ -1,6 +1,5 @@
 //! The fence check in a transaction of the application's.
 
-use std::error::Error as _;
 use std::time::Duration;
 
 use dblock::store::StoreErrorKind;
@@ -26,12 +25,12 @@ on_every_store!(postgres: a_renewal_since_the_snapshot_is_retryable);
 
 async fn the_check_passes_inside_the_lease(backend: Backend) {
     let locks = backend.manager().await;
-    let guard = locks.acquire("guard", long()).await.unwrap();
+    let guard = locks.lock("guard").options(&long()).acquire().await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
     transaction.verify(&guard).await.unwrap();
     transaction.commit().await;
     guard.release().await.unwrap();
-    let body = locks.with("key", long(), async {
+    let body = locks.lock("key").options(&long()).run(async {
         let mut transaction = Transaction::begin(&backend).await;
         transaction.verify_current(&current().unwrap()).await.unwrap();
         transaction.commit().await;
@@ -42,10 +41,10 @@ async fn the_check_passes_inside_the_lease(backend: Backend) {
 async fn the_check_of_a_lost_lease_says_lost(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     for has_successor in [false, true] {
-        let guard = locks.acquire("key", long()).await.unwrap();
-        other.force_release("key").await.unwrap();
+        let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+        other.admin().force_release("key").await.unwrap();
         let successor = if has_successor {
-            Some(other.acquire("key", long()).await.unwrap())
+            Some(other.lock("key").options(&long()).acquire().await.unwrap())
         } else {
             None
         };
@@ -62,11 +61,11 @@ async fn the_check_of_a_lost_lease_says_lost(backend: Backend) {
 async fn a_takeover_waits_for_the_commit(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let brief = long().ttl(Duration::from_secs(5)).renew(false);
-    let guard = locks.acquire("key", brief).await.unwrap();
+    let guard = locks.lock("key").options(&brief).acquire().await.unwrap();
     let token = guard.fence_token();
     let mut transaction = Transaction::begin(&backend).await;
     transaction.verify(&guard).await.unwrap();
-    let waiting = tokio::spawn(async move { other.acquire("key", patient()).await });
+    let waiting = tokio::spawn(async move { other.lock("key").options(&patient()).acquire().await });
     let row = backend
         .until("key", LONG, |row| row.now > row.expire_at + 500_000)
         .await;
@@ -80,7 +79,10 @@ async fn a_takeover_waits_for_the_commit(backend: Backend) {
 async fn renewals_survive_a_transaction_longer_than_a_third_of_the_ttl(backend: Backend) {
     let locks = backend.manager().await;
     let guard = locks
-        .acquire("key", long().ttl(Duration::from_secs(9)))
+        .lock("key")
+        .options(&long())
+        .ttl(Duration::from_secs(9))
+        .acquire()
         .await
         .unwrap();
     let mut transaction = Transaction::begin(&backend).await;
@@ -105,7 +107,14 @@ async fn renewals_survive_a_transaction_longer_than_a_third_of_the_ttl(backend: 
 }
 
 async fn a_transaction_of_another_database_is_refused(backend: Backend) {
-    let guard = backend.manager().await.acquire("key", long()).await.unwrap();
+    let guard = backend
+        .manager()
+        .await
+        .lock("key")
+        .options(&long())
+        .acquire()
+        .await
+        .unwrap();
     let mut other = sqlx::SqliteConnection::connect("sqlite::memory:").await.unwrap();
     match guard.verify_in(&mut other).await {
         Err(LockError::Store { source, .. }) => {
@@ -129,7 +138,9 @@ async fn a_transaction_on_another_file_loses_nothing(backend: Backend) {
     let guard = manager(&backend)
         .await
         .unwrap()
-        .acquire("key", long())
+        .lock("key")
+        .options(&long())
+        .acquire()
         .await
         .unwrap();
     manager(&elsewhere).await.unwrap();
@@ -147,7 +158,14 @@ async fn a_transaction_on_another_file_loses_nothing(backend: Backend) {
 
 async fn a_renewal_since_the_snapshot_is_retryable(backend: Backend) {
     let renewed = long().ttl(RENEWED);
-    let guard = backend.manager().await.acquire("key", renewed).await.unwrap();
+    let guard = backend
+        .manager()
+        .await
+        .lock("key")
+        .options(&renewed)
+        .acquire()
+        .await
+        .unwrap();
     let mut transaction = Transaction::begin(&backend).await;
     let snapshot = format!(
         "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM {}",
@@ -169,15 +187,15 @@ async fn a_renewal_since_the_snapshot_is_retryable(backend: Backend) {
 
 async fn acquiring_while_a_transaction_writes_names_the_cause(backend: Backend) {
     let locks = backend.manager().await;
-    let guard = locks.acquire("key", long()).await.unwrap();
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
     transaction.verify(&guard).await.unwrap();
     for options in [long(), long().wait(Duration::from_secs(2))] {
         let mut tries = 0..5;
         loop {
-            let error = locks.acquire("other", options.clone()).await.unwrap_err();
+            let error = locks.lock("other").options(&options).acquire().await.unwrap_err();
             assert!(error.is_store() && error.is_retryable(), "{error:?}");
-            if error.source().unwrap().to_string().contains("write transaction") {
+            if error.to_string().contains("write transaction") {
                 break;
             }
             // On a machine that stalls the file did not answer at all.
@@ -185,5 +203,5 @@ async fn acquiring_while_a_transaction_writes_names_the_cause(backend: Backend) 
         }
     }
     transaction.commit().await;
-    locks.with("other", long(), async {}).await.unwrap();
+    locks.lock("other").options(&long()).run(async {}).await.unwrap();
 }

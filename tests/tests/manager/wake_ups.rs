@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dblock::LockManager;
 use dblock::store::Store;
-use dblock::{LockManager, LockOptions};
 use dblock_tests::faulty_store::{FaultyStore, Kind};
 use dblock_tests::telling_store::TellingStore;
 use dblock_tests::{Backend, on_every_store};
@@ -33,7 +33,7 @@ impl Context {
         let other: Arc<dyn Store> = Arc::new(telling.clone());
         Self {
             waiting: counting.manager(),
-            holding: LockManager::builder(other).start().unwrap(),
+            holding: LockManager::builder(other).build_lazy().unwrap(),
             telling,
             counting,
         }
@@ -46,10 +46,10 @@ impl Context {
     /// Has many callers wait for 10 seconds for a key that another process holds; how often the store was
     /// asked.
     async fn asked_in_ten_seconds(&self) -> usize {
-        let guard = self.holding.acquire("key", long()).await.unwrap();
+        let guard = self.holding.lock("key").options(&long()).acquire().await.unwrap();
         let waiters = (0..100).map(|_| {
             let locks = self.waiting.clone();
-            tokio::spawn(async move { locks.acquire("key", patient()).await })
+            tokio::spawn(async move { locks.lock("key").options(&patient()).acquire().await })
         });
         let waiters: Vec<_> = waiters.collect();
         let before = self.acquires();
@@ -82,11 +82,17 @@ async fn who_hears_nothing_polls() {
 #[tokio::test(start_paused = true)]
 async fn a_release_wakes_at_once() {
     let context = Context::new();
-    let guard = context.holding.acquire("key", long()).await.unwrap();
+    let guard = context
+        .holding
+        .lock("key")
+        .options(&long())
+        .acquire()
+        .await
+        .unwrap();
     let waiter = tokio::spawn({
         let locks = context.waiting.clone();
         async move {
-            let guard = locks.acquire("key", patient()).await.unwrap();
+            let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
             (guard, Instant::now())
         }
     });
@@ -107,24 +113,40 @@ async fn a_release_that_nobody_was_told_of_is_found_within_a_second() {
     let context = Context::new();
     let guard = context
         .holding
-        .acquire("key", long().ttl(Duration::from_secs(5)).renew(false))
+        .lock("key")
+        .options(&long())
+        .ttl(Duration::from_secs(5))
+        .renew(false)
+        .acquire()
         .await;
     // It expires: nobody tells of that, but the reply said when.
     let since = Instant::now();
-    let next = context.waiting.acquire("key", patient()).await.unwrap();
+    let next = context
+        .waiting
+        .lock("key")
+        .options(&patient())
+        .acquire()
+        .await
+        .unwrap();
     let after = since.elapsed();
     assert!((5_000..=5_100).contains(&after.as_millis()), "{after:?}");
     next.release().await.unwrap();
     drop(guard);
     // An operator frees it; this store tells nobody.
-    let guard = context.holding.acquire("key", long()).await.unwrap();
+    let guard = context
+        .holding
+        .lock("key")
+        .options(&long())
+        .acquire()
+        .await
+        .unwrap();
     let waiter = tokio::spawn({
         let locks = context.waiting.clone();
-        async move { locks.acquire("key", patient()).await }
+        async move { locks.lock("key").options(&patient()).acquire().await }
     });
     sleep(Duration::from_secs(3)).await;
     let since = Instant::now();
-    context.holding.force_release("key").await.unwrap();
+    context.holding.admin().force_release("key").await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();
     assert!(
         since.elapsed() <= Duration::from_millis(1_001),
@@ -137,10 +159,16 @@ async fn a_release_that_nobody_was_told_of_is_found_within_a_second() {
 #[tokio::test(start_paused = true)]
 async fn going_deaf_in_the_middle_is_noticed() {
     let context = Context::new();
-    let guard = context.holding.acquire("key", long()).await.unwrap();
+    let guard = context
+        .holding
+        .lock("key")
+        .options(&long())
+        .acquire()
+        .await
+        .unwrap();
     let waiter = tokio::spawn({
         let locks = context.waiting.clone();
-        async move { locks.acquire("key", patient()).await }
+        async move { locks.lock("key").options(&patient()).acquire().await }
     });
     sleep(Duration::from_secs(3)).await;
     assert_eq!(context.telling.listeners(), 1);
@@ -181,10 +209,10 @@ END $$";
 async fn a_connection_that_hears_nothing_any_more_only_slows_things(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     for _ in 0..3 {
-        let guard = locks.acquire("key", long()).await.unwrap();
+        let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
         let waiter = tokio::spawn({
             let other = other.clone();
-            async move { other.acquire("key", LockOptions::new().wait(LONG)).await }
+            async move { other.lock("key").wait(LONG).acquire().await }
         });
         backend.until("key", LONG, |row| row.wanted_until > row.now).await;
         backend.execute(END_LISTENING).await;

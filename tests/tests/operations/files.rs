@@ -168,7 +168,9 @@ async fn the_documents_configuration_is_read() {
     let locks = LockManager::builder_for_url("memory:").unwrap();
     let locks = locks.settings(config.locks).build().await.unwrap();
     let guard = locks
-        .acquire("order:42", config.settle.function("configured"))
+        .lock("order:42")
+        .options(&config.settle.function("configured"))
+        .acquire()
         .await
         .unwrap();
     assert_eq!(guard.full_key(), "billing:order:42");

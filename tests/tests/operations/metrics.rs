@@ -111,7 +111,7 @@ async fn scenario(store: &'static str, kind: Kind) -> Option<Seen> {
     runs(&one).await;
     fails(kind).await;
     one.shutdown(Duration::ZERO).await;
-    let refused = one.acquire("shutdown", options("stops")).await;
+    let refused = one.lock("shutdown").options(&options("stops")).acquire().await;
     assert!(matches!(refused, Err(LockError::Shutdown { .. })));
     backend.clean_up().await;
     let seen = Seen::of(store);
@@ -121,18 +121,27 @@ async fn scenario(store: &'static str, kind: Kind) -> Option<Seen> {
 
 /// Another process holds the lock.
 async fn taken(one: &LockManager, other: &LockManager) {
-    let guard = one.acquire("taken", options("holds")).await.unwrap();
-    let busy = other.acquire("taken", options("tries")).await;
+    let guard = one
+        .lock("taken")
+        .options(&options("holds"))
+        .acquire()
+        .await
+        .unwrap();
+    let busy = other.lock("taken").options(&options("tries")).acquire().await;
     assert!(busy.unwrap_err().is_busy());
     // Long enough for a slow machine's answer: without one it would be the store's error.
     let short = options("gives_up").wait(5 * SHORT);
-    let late = other.acquire("taken", short).await;
+    let late = other.lock("taken").options(&short).acquire().await;
     assert!(matches!(late, Err(LockError::Timeout { .. })));
-    let waits = other.acquire("taken", options("is_dropped").wait(LONG));
+    let waits = other
+        .lock("taken")
+        .options(&options("is_dropped"))
+        .wait(LONG)
+        .acquire();
     let first = Box::pin(async { tokio::task::yield_now().await });
     drop(select(Box::pin(waits), first).await);
     // Without a function it is `none`.
-    let nameless = other.acquire("nameless", LockOptions::new()).await.unwrap();
+    let nameless = other.lock("nameless").acquire().await.unwrap();
     nameless.release().await.unwrap();
     guard.release().await.unwrap();
 }
@@ -141,7 +150,10 @@ async fn taken(one: &LockManager, other: &LockManager) {
 async fn crowd(one: &LockManager) {
     let task = async |_| {
         for _ in 0..TIMES {
-            one.with("crowd", options("crowd").wait(LONG), tokio::task::yield_now())
+            one.lock("crowd")
+                .options(&options("crowd"))
+                .wait(LONG)
+                .run(tokio::task::yield_now())
                 .await
                 .unwrap();
         }
@@ -151,10 +163,20 @@ async fn crowd(one: &LockManager) {
 
 /// The lock goes to a process that waits.
 async fn passed_on(store: &'static str, one: &LockManager, other: &LockManager) {
-    let guard = one.acquire("passed", options("passes")).await.unwrap();
-    let waits = other.with("passed", options("receives").wait(LONG), async {});
+    let guard = one
+        .lock("passed")
+        .options(&options("passes"))
+        .acquire()
+        .await
+        .unwrap();
+    let waits = other
+        .lock("passed")
+        .options(&options("receives"))
+        .wait(LONG)
+        .run(async {});
     let release = async {
         while one
+            .admin()
             .get("passed")
             .await
             .unwrap()
@@ -178,23 +200,36 @@ async fn passed_on(store: &'static str, one: &LockManager, other: &LockManager) 
 /// Leases that end before their owners leave.
 async fn lost(one: &LockManager, other: &LockManager, backend: &Backend) {
     let guard = one
-        .acquire("freed", options("is_freed").ttl(4 * SHORT))
+        .lock("freed")
+        .options(&options("is_freed"))
+        .ttl(4 * SHORT)
+        .acquire()
         .await
         .unwrap();
-    other.force_release("freed").await.unwrap();
+    other.admin().force_release("freed").await.unwrap();
     guard.lost().await;
     let guard = one
-        .acquire("revoked", options("is_revoked").ttl(4 * SHORT))
+        .lock("revoked")
+        .options(&options("is_revoked"))
+        .ttl(4 * SHORT)
+        .acquire()
         .await
         .unwrap();
-    other.revoke("revoked").await.unwrap();
+    other.admin().revoke("revoked").await.unwrap();
     guard.lost().await;
     let limited = options("is_limited").max_hold(Duration::from_millis(20));
-    let body = one.with("limited", limited, std::future::pending::<()>()).await;
+    let body = one
+        .lock("limited")
+        .options(&limited)
+        .run(std::future::pending::<()>())
+        .await;
     assert!(body.unwrap_err().is_lost());
     backend.die_inside("left", 4 * SHORT).await;
     let taken = one
-        .acquire("left", options("takes_over").wait(LONG))
+        .lock("left")
+        .options(&options("takes_over"))
+        .wait(LONG)
+        .acquire()
         .await
         .unwrap();
     taken.release().await.unwrap();
@@ -230,13 +265,13 @@ async fn fails(kind: Kind) {
     let locks = if kind == Kind::Postgres {
         // Nothing listens there.
         let builder = LockManager::builder_for_url("postgres://nobody@127.0.0.1:1/none").unwrap();
-        builder.start().unwrap()
+        builder.build_lazy().unwrap()
     } else {
         let store = FaultyStore::memory();
         store.always(Asked::Acquire, Fault::Fail(StoreErrorKind::Unreachable));
         store.manager()
     };
-    let failed = locks.acquire("any", options("fails")).await;
+    let failed = locks.lock("any").options(&options("fails")).acquire().await;
     assert!(failed.unwrap_err().is_store());
 }
 

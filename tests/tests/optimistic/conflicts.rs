@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use dblock::LockOptions;
 use dblock::optimistic::{Conflict as _, RetryOptions, retry};
 use dblock::store::StoreErrorKind;
 use dblock_tests::backend::Place;
@@ -239,7 +238,7 @@ async fn a_fence_check_on_an_old_snapshot_is_run_again(backend: Backend) {
     let (stock, locks) = (Stock::new(&backend).await, backend.manager().await);
     let (guard, kinds) = (OnceCell::new(), Mutex::new(Vec::new()));
     // The row is there before, so that the transaction's snapshot has an older one.
-    locks.with("key", LockOptions::new(), async {}).await.unwrap();
+    locks.lock("key").run(async {}).await.unwrap();
     let result = retry(patient(), async || {
         stock.runs.begin();
         on_pool!(stock, pool => {
@@ -247,7 +246,7 @@ async fn a_fence_check_on_an_old_snapshot_is_run_again(backend: Backend) {
             connection.execute("SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL REPEATABLE READ").await.ok();
             let mut tx = connection.begin().await?;
             tx.execute(stock.sql("SELECT amount FROM {stock} WHERE id = 1")).await?;
-            let guard = guard.get_or_try_init(|| locks.acquire("key", LockOptions::new())).await?;
+            let guard = guard.get_or_try_init(|| locks.lock("key").acquire()).await?;
             let verified = guard.verify_in(&mut tx).await;
             let kind = match &verified {
                 Err(dblock::LockError::Store { source, .. }) => Some(source.kind()),
@@ -264,12 +263,7 @@ async fn a_fence_check_on_an_old_snapshot_is_run_again(backend: Backend) {
         kinds.into_inner().unwrap(),
         [Some(StoreErrorKind::Conflict), None]
     );
-    let busy = backend
-        .manager()
-        .await
-        .acquire("key", LockOptions::new())
-        .await
-        .unwrap_err();
+    let busy = backend.manager().await.lock("key").acquire().await.unwrap_err();
     assert!(
         busy.is_busy() && !busy.is_conflict(),
         "waiting is what `wait` is for"

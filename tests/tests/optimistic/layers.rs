@@ -63,7 +63,7 @@ async fn a_lock_above_the_retry_is_kept_over_all_runs() {
     assert_eq!(shop.lock_outside(42).await.unwrap(), 3);
     let tokens = shop.tokens();
     assert_eq!(tokens, [tokens[0]; 3], "one lease");
-    assert!(!shop.locks.is_locked("stock:42").await.unwrap());
+    assert!(!shop.locks.admin().is_locked("stock:42").await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]
@@ -79,10 +79,7 @@ async fn a_lock_that_is_busy_or_a_store_that_is_down_is_no_conflict() {
     let store = FaultyStore::memory();
     let locks = store.manager();
     let shop = Shop::new(locks.clone());
-    let guard = locks
-        .acquire("stock:42", dblock::LockOptions::new())
-        .await
-        .unwrap();
+    let guard = locks.lock("stock:42").acquire().await.unwrap();
     let busy = shop.retry_outside(42).await.unwrap_err();
     assert!(
         matches!(busy, StockError::Lock(LockError::Busy { .. })),
@@ -112,8 +109,8 @@ async fn a_release_that_is_not_confirmed_is_no_conflict() {
         let runs = Runs::default();
         let work = retry(RetryOptions::new(), async || {
             let options = dblock::LockOptions::new();
-            let all = locks.acquire_all(["a", "b"], options.clone()).await?;
-            let guard = locks.acquire("c", options).await?;
+            let all = locks.lock(["a", "b"]).options(&options).acquire().await?;
+            let guard = locks.lock("c").options(&options).acquire().await?;
             // The work, with a commit of its own.
             runs.begin();
             guard.release().await.and(all.release().await)?;

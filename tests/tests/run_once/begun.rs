@@ -49,7 +49,7 @@ impl Beginning {
             answers: Notify::new(),
         });
         let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>)
-            .start()
+            .build_lazy()
             .unwrap();
         (store, locks)
     }
@@ -91,7 +91,7 @@ impl Store for Beginning {
 async fn a_run_costs_a_read_and_the_two_commits_of_its_lock(backend: Backend) {
     let store = Mortal::around(backend.store().await, i64::MAX, false);
     let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>)
-        .start()
+        .build_lazy()
         .unwrap();
     let effects = Effects::default();
     for (expected, calls) in [
@@ -108,7 +108,7 @@ async fn a_run_costs_a_read_and_the_two_commits_of_its_lock(backend: Backend) {
 async fn after_many_new_keys_a_run_is_not_read_first(backend: Backend) {
     let store = Mortal::around(backend.store().await, i64::MAX, false);
     let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>)
-        .start()
+        .build_lazy()
         .unwrap();
     let effects = Effects::default();
     // A beginning and an outcome, and what a busy server has to be asked twice.
@@ -144,7 +144,7 @@ async fn give_up(store: &Beginning, locks: &LockManager) {
 async fn released(store: &Beginning, other: &LockManager) {
     store.answers.notify_one();
     let waits = LockOptions::new().wait(LONG);
-    let guard = other.acquire(KEY, waits).await.unwrap();
+    let guard = other.lock(KEY).options(&waits).acquire().await.unwrap();
     guard.release().await.unwrap();
 }
 
@@ -154,7 +154,7 @@ async fn a_run_that_is_given_up_while_it_begins_is_taken_back(backend: Backend) 
     give_up(&store, &locks).await;
     assert_eq!(state(&other).await, (RecordState::Processing, 1), "it was begun");
     released(&store, &other).await;
-    assert!(other.record::<u32>(KEY).await.unwrap().is_none());
+    assert!(other.admin().record::<u32>(KEY).await.unwrap().is_none());
     let effects = Effects::default();
     assert_eq!(
         pay(&other, run(OnCrash::Stop), &effects).await.unwrap(),
@@ -198,7 +198,7 @@ async fn calls_side_by_side_under_one_lease_run_once(backend: Backend) {
         end.notified().await;
         Ok::<_, PayError>(1)
     };
-    let guard = locks.acquire(KEY, LockOptions::new().ttl(LONG)).await.unwrap();
+    let guard = locks.lock(KEY).ttl(LONG).acquire().await.unwrap();
     let call = || locks.run_once(KEY, run(OnCrash::Retry), body);
     let both = async {
         let (first, second) = (call(), call());
@@ -229,7 +229,7 @@ async fn a_crash_under_an_outer_lock_is_decided_about(backend: Backend) {
     let locks = backend.manager().await;
     let effects = Effects::default();
     let outer = LockOptions::new().ttl(LONG);
-    let all = locks.with(KEY, outer, async {
+    let all = locks.lock(KEY).options(&outer).run(async {
         let begins = Notify::new();
         let crashes = locks.run_once(KEY, run(OnCrash::Stop), async |_| {
             begins.notify_one();
@@ -252,7 +252,7 @@ async fn a_crash_under_an_outer_lock_is_decided_about(backend: Backend) {
 async fn the_pause_after_a_failure_is_kept_by_a_beginning_of_its_own(backend: Backend) {
     let store = Mortal::around(backend.store().await, i64::MAX, false);
     let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>)
-        .start()
+        .build_lazy()
         .unwrap();
     let effects = Effects::default();
     let options = || run(OnCrash::Stop).backoff(Duration::from_millis(1));
@@ -279,8 +279,8 @@ async fn a_replay_under_another_lock_is_not_taken_for_new(backend: Backend) {
         assert_eq!(ran.unwrap(), Once::Ran(7));
     }
     let forever = run(OnCrash::Stop).lock(LockOptions::new().wait_forever());
-    let replays = locks.with("outer", LockOptions::new(), async {
-        locks.run_once("new 0", forever, body).await.unwrap()
-    });
+    let replays = locks
+        .lock("outer")
+        .run(async { locks.run_once("new 0", forever, body).await.unwrap() });
     assert_eq!(replays.await.unwrap(), Once::Replayed(7));
 }

@@ -173,7 +173,7 @@ async fn a_body_that_fails_after_the_commit_has_succeeded(backend: Backend) {
         run.leave_in_doubt();
         body(run).await
     };
-    assert!(locks.forget(&record(&locks).await).await.unwrap());
+    assert!(locks.admin().forget(&record(&locks).await).await.unwrap());
     let ran = locks.run_once(KEY, run(OnCrash::Stop), in_doubt).await.unwrap();
     assert_eq!(
         (ran, state(&locks).await),
@@ -188,7 +188,7 @@ async fn a_body_that_is_stopped_after_the_commit_has_succeeded(backend: Backend)
     let body = async |run: Run| {
         paid(&backend, &run).await?;
         // Others have the key already, and this lease is stopped.
-        let guard = other.acquire(KEY, dblock::LockOptions::new()).await.unwrap();
+        let guard = other.lock(KEY).acquire().await.unwrap();
         drop(guard);
         locks.shutdown(std::time::Duration::ZERO).await;
         std::future::pending::<Result<u32, PayError>>().await
@@ -249,10 +249,7 @@ async fn completing_under_an_outer_lock_leaves_that_lock(backend: Backend) {
         assert_eq!(backend.the_row(KEY).await.reentrant_count, 1, "the outer hold");
         ran
     };
-    assert_eq!(
-        locks.with(KEY, dblock::LockOptions::new(), inside).await.unwrap(),
-        Once::Ran(7)
-    );
+    assert_eq!(locks.lock(KEY).run(inside).await.unwrap(), Once::Ran(7));
     assert!(backend.the_row(KEY).await.is_free());
     drop_work(&backend).await;
 }
@@ -358,7 +355,7 @@ async fn a_second_completion_does_not_open_the_lock(backend: Backend) {
         let mut second = Transaction::begin(&backend).await;
         second.complete(&run, &8).await.unwrap_err();
         second.rollback().await;
-        let nested = locks.with(KEY, dblock::LockOptions::new(), async {}).await;
+        let nested = locks.lock(KEY).run(async {}).await;
         let refused = nested.unwrap_err();
         assert!(refused.is_retryable() && !refused.is_lost(), "{refused:?}");
         let child = inherit(async {}).await.unwrap_err();

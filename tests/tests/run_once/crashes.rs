@@ -87,7 +87,7 @@ async fn a_dropped_call_is_a_crash(backend: Backend) {
 async fn a_lost_lease_is_a_crash(backend: Backend) {
     let locks = backend.manager().await;
     let body = async |_| {
-        locks.force_release(KEY).await?;
+        locks.admin().force_release(KEY).await?;
         std::future::pending::<Result<u32, PayError>>().await
     };
     let lost = locks
@@ -139,6 +139,7 @@ async fn a_crash_counts_as_an_attempt(backend: Backend) {
     assert_eq!(effects.count(), 0);
     assert!(
         locks
+            .admin()
             .resolve(&record(&locks).await, Resolution::RunAgain)
             .await
             .unwrap()
@@ -165,11 +166,12 @@ async fn a_run_in_doubt_says_who_and_waits_for_a_decision(backend: Backend) {
         assert!(holder.ends_with(" shop::pay") && *since < LONG, "{in_doubt:?}");
     }
     assert!(
-        locks.forget(&record(&locks).await).await.is_err(),
+        locks.admin().forget(&record(&locks).await).await.is_err(),
         "it may have had its effect"
     );
     assert!(
         locks
+            .admin()
             .resolve(&record(&locks).await, Resolution::RunAgain)
             .await
             .unwrap()
@@ -180,6 +182,7 @@ async fn a_run_in_doubt_says_who_and_waits_for_a_decision(backend: Backend) {
     );
     assert!(
         !locks
+            .admin()
             .resolve(&record(&locks).await, Resolution::RunAgain)
             .await
             .unwrap(),
@@ -194,7 +197,7 @@ async fn a_run_in_doubt_says_who_and_waits_for_a_decision(backend: Backend) {
 /// Decides when the lock of the attempt that crashed is free.
 async fn decided(locks: &LockManager, shown: &Record, resolution: Resolution) -> bool {
     loop {
-        match locks.resolve(shown, resolution.clone()).await {
+        match locks.admin().resolve(shown, resolution.clone()).await {
             Err(error) if error.is_busy() => {}
             resolved => return resolved.unwrap(),
         }
@@ -215,14 +218,14 @@ async fn a_decision_about_what_has_changed_since_changes_nothing(backend: Backen
         let resolved = decided(&locks, &failed, resolution).await;
         assert!(!resolved, "it was about the attempt before");
     }
-    assert!(!locks.forget(&failed).await.unwrap());
+    assert!(!locks.admin().forget(&failed).await.unwrap());
     assert_eq!(record(&locks).await.version(), in_doubt.version());
 
     // Another one decides, and it succeeds.
     assert!(decided(&locks, &in_doubt, Resolution::RunAgain).await);
     pay(&locks, run(OnCrash::Stop), &effects).await.unwrap();
     assert!(
-        !locks.forget(&failed).await.unwrap(),
+        !locks.admin().forget(&failed).await.unwrap(),
         "it has succeeded meanwhile"
     );
     assert!(!decided(&locks, &in_doubt, Resolution::RunAgain).await);
@@ -254,7 +257,7 @@ async fn a_decision_with_a_wrong_result_can_be_corrected(backend: Backend) {
     crash(&locks, run(OnCrash::Stop)).await;
     let in_doubt = record(&locks).await;
     let right = Resolution::correction(&9_u32, LONG).unwrap();
-    let early = locks.resolve(&in_doubt, right.clone()).await.unwrap_err();
+    let early = locks.admin().resolve(&in_doubt, right.clone()).await.unwrap_err();
     assert!(early.to_string().contains("Resolution::succeeded"), "{early}");
     let wrong = Resolution::succeeded(&"nine", LONG).unwrap();
     assert!(decided(&locks, &in_doubt, wrong.clone()).await);
@@ -264,12 +267,12 @@ async fn a_decision_with_a_wrong_result_can_be_corrected(backend: Backend) {
     ));
     let shown = record(&locks).await;
     assert!(
-        !locks.resolve(&shown, wrong).await.unwrap(),
+        !locks.admin().resolve(&shown, wrong).await.unwrap(),
         "it is no correction"
     );
-    assert!(locks.resolve(&shown, right.clone()).await.unwrap());
+    assert!(locks.admin().resolve(&shown, right.clone()).await.unwrap());
     assert!(
-        !locks.resolve(&shown, right).await.unwrap(),
+        !locks.admin().resolve(&shown, right).await.unwrap(),
         "the record has changed since"
     );
     assert_eq!(
@@ -288,7 +291,10 @@ async fn a_decision_needs_the_lock(backend: Backend) {
     let locks = backend.manager().await;
     let body = async |_| {
         let other = backend.manager().await;
-        let busy = other.resolve(&record(&other).await, Resolution::RunAgain).await;
+        let busy = other
+            .admin()
+            .resolve(&record(&other).await, Resolution::RunAgain)
+            .await;
         assert!(busy.unwrap_err().is_busy());
         Ok::<_, PayError>(7_u32)
     };
@@ -319,7 +325,7 @@ async fn a_paused_attempt_neither_records_nor_overwrites(backend: Backend) {
         let record = record(&other).await;
         assert_eq!((record.state, record.attempts), (RecordState::Succeeded, 2));
         assert_eq!(record.result, Some(effects.count().to_string()));
-        assert!(other.forget(&record).await.unwrap());
+        assert!(other.admin().forget(&record).await.unwrap());
     }
 }
 
@@ -345,7 +351,7 @@ async fn a_late_attempt_that_nobody_overtook_is_recorded(backend: Backend) {
         .run_once("late", run(OnCrash::Stop).lock(unrenewed()), late)
         .await;
     assert!(matches!(failed, Err(PayError::Declined)), "{failed:?}");
-    let failed = locks.record::<u32>("late").await.unwrap().unwrap();
+    let failed = locks.admin().record::<u32>("late").await.unwrap().unwrap();
     assert_eq!(failed.record.state, RecordState::Failed);
 }
 
@@ -356,6 +362,7 @@ async fn a_forgotten_attempt_is_not_recorded(backend: Backend) {
         backend.until(KEY, LONG, |row| row.now > row.expire_at).await;
         assert!(
             other
+                .admin()
                 .resolve(&record(&other).await, Resolution::RunAgain)
                 .await
                 .unwrap()
@@ -369,7 +376,7 @@ async fn a_forgotten_attempt_is_not_recorded(backend: Backend) {
         matches!(&lost, Err(PayError::Lock(error)) if error.is_lost()),
         "{lost:?}"
     );
-    assert!(other.record::<u32>(KEY).await.unwrap().is_none());
+    assert!(other.admin().record::<u32>(KEY).await.unwrap().is_none());
     decline(&other, run(OnCrash::Stop)).await;
     assert_eq!(state(&other).await, (RecordState::Failed, 1));
 }

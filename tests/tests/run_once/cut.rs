@@ -60,7 +60,7 @@ impl Still {
         };
         let store = Around::new(backend.store().await, still);
         let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>)
-            .start()
+            .build_lazy()
             .unwrap();
         (store, locks)
     }
@@ -132,7 +132,7 @@ async fn a_beginning_that_nobody_enters_is_taken_back(backend: Backend) {
     let ran = pay(&other, patient(tick(OnCrash::Stop)), &effects).await;
     assert_eq!(ran.unwrap(), Once::Ran(1), "it was a tick");
     assert_eq!(state(&other).await, (RecordState::Succeeded, 1));
-    assert!(other.forget(&record(&other).await).await.unwrap());
+    assert!(other.admin().forget(&record(&other).await).await.unwrap());
 
     // Its pause is over at once.
     decline(&other, run(OnCrash::Stop)).await;
@@ -146,7 +146,7 @@ async fn a_beginning_that_nobody_enters_is_taken_back(backend: Backend) {
     let ran = pay(&other, patient(run(OnCrash::Stop)), &effects).await;
     assert_eq!(ran.unwrap(), Once::Ran(2), "it came after a pause");
     assert_eq!(state(&other).await, (RecordState::Succeeded, 2));
-    assert!(other.forget(&record(&other).await).await.unwrap());
+    assert!(other.admin().forget(&record(&other).await).await.unwrap());
 
     decline(&other, run(OnCrash::Stop)).await;
     let (store, locks) = Still::around(&backend, At::Begun).await;
@@ -168,18 +168,18 @@ async fn a_beginning_that_comes_late_changes_nothing(backend: Backend) {
     let (store, locks) = Still::around(&backend, At::Begin).await;
     let other = backend.manager().await;
     cut(&store, &locks, tick(OnCrash::Stop)).await;
-    let guard = other.acquire(KEY, LockOptions::new().wait(LONG)).await.unwrap();
+    let guard = other.lock(KEY).wait(LONG).acquire().await.unwrap();
     guard.release().await.unwrap();
     store.goes.notify_one();
     store.done.notified().await;
-    assert!(other.record::<u32>(KEY).await.unwrap().is_none());
+    assert!(other.admin().record::<u32>(KEY).await.unwrap().is_none());
 }
 
 async fn a_call_that_is_cut_under_an_outer_lock_can_be_repeated_there(backend: Backend) {
     for at in [At::Begin, At::Begun] {
         let (store, locks) = Still::around(&backend, at).await;
         let effects = Effects::default();
-        let all = locks.with(KEY, LockOptions::new().ttl(LONG), async {
+        let all = locks.lock(KEY).ttl(LONG).run(async {
             cut(&store, &locks, run(OnCrash::Stop)).await;
             store.goes.notify_one();
             store.done.notified().await;
@@ -187,7 +187,7 @@ async fn a_call_that_is_cut_under_an_outer_lock_can_be_repeated_there(backend: B
         });
         assert_eq!(all.await.unwrap().unwrap(), Once::Ran(1), "{at:?}");
         assert_eq!(state(&locks).await, (RecordState::Succeeded, 1));
-        assert!(locks.forget(&record(&locks).await).await.unwrap());
+        assert!(locks.admin().forget(&record(&locks).await).await.unwrap());
     }
 }
 
@@ -294,7 +294,7 @@ async fn a_record_of_a_later_lease_shows_that_the_lock_is_lost(backend: Backend)
         };
         let takes_over = async {
             store.came.notified().await;
-            assert!(other.force_release(KEY).await.unwrap());
+            assert!(other.admin().force_release(KEY).await.unwrap());
             let body = async |_| {
                 runs.notify_one();
                 ends.notified().await;
@@ -316,7 +316,7 @@ async fn a_record_of_a_later_lease_shows_that_the_lock_is_lost(backend: Backend)
         assert!(late.as_ref().is_err_and(lost), "{on_crash:?}: {late:?}");
         assert_eq!(ran.unwrap(), Once::Ran(7));
         assert_eq!(state(&other).await, (RecordState::Succeeded, 1));
-        assert!(other.forget(&record(&other).await).await.unwrap());
+        assert!(other.admin().forget(&record(&other).await).await.unwrap());
     }
 }
 
@@ -328,7 +328,7 @@ async fn an_outcome_leaves_the_lost_lock_to_the_child_inside(backend: Backend) {
         .ttl(LONG)
         .max_hold(SHORT)
         .on_lost(OnLost::Signal);
-    let all = locks.with(KEY, options, async {
+    let all = locks.lock(KEY).options(&options).run(async {
         let end = Arc::clone(&ends);
         let child = tokio::spawn(inherit(async move { end.notified().await }));
         let body = async |_| {
@@ -345,7 +345,7 @@ async fn an_outcome_leaves_the_lost_lock_to_the_child_inside(backend: Backend) {
     });
     let child = all.await.unwrap().unwrap();
     assert_eq!(state(&other).await, (RecordState::Succeeded, 1));
-    let busy = other.acquire(KEY, LockOptions::new()).await;
+    let busy = other.lock(KEY).acquire().await;
     assert!(busy.is_err_and(|error| error.is_busy()), "the child is inside");
     ends.notify_one();
     let _ = child.await.unwrap();

@@ -66,7 +66,7 @@ async fn over(silent: Silent) -> (Arc<Around<Silent>>, LockManager) {
     let backend = Backend::new(Kind::PausedMemory).await.unwrap();
     let store = Around::new(backend.store().await, silent);
     let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>).namespace("billing");
-    let locks = locks.start();
+    let locks = locks.build_lazy();
     (store, locks.unwrap())
 }
 
@@ -117,7 +117,7 @@ async fn the_lock_is_waited_for_in_what_the_look_has_left() {
         ..Silent::default()
     })
     .await;
-    let _guard = locks.acquire(KEY, LockOptions::new()).await.unwrap();
+    let _guard = locks.lock(KEY).acquire().await.unwrap();
     let (error, took) = refused(&locks, run(OnCrash::Stop).lock(waits(SECOND * 3))).await;
     assert!(error.is_busy() && took == SECOND * 3, "{error:?} {took:?}");
 }
@@ -171,7 +171,7 @@ async fn a_caller_that_joins_a_read_is_measured_from_its_own_start() {
     .await;
     let look = async |after: Duration| {
         sleep(after).await;
-        locks.record::<u32>(KEY).await
+        locks.admin().record::<u32>(KEY).await
     };
     let (one, two, three) = tokio::join!(look(Duration::ZERO), look(SECOND / 10), look(SECOND * 29 / 10));
     assert!(one.unwrap().is_none());
@@ -192,7 +192,7 @@ async fn a_replay_does_not_wait_for_the_lock() {
             .await
             .unwrap();
     }
-    let _guard = locks.acquire(KEY, LockOptions::new()).await.unwrap();
+    let _guard = locks.lock(KEY).acquire().await.unwrap();
     let forever = run(OnCrash::Stop).lock(LockOptions::new().wait_forever());
     let replayed = tokio::time::timeout(SECOND * 60, pay(&locks, forever, &effects)).await;
     assert_eq!(replayed.expect("it hangs").unwrap(), Once::Replayed(1));
@@ -202,7 +202,7 @@ async fn a_replay_does_not_wait_for_the_lock() {
 #[tokio::test(start_paused = true)]
 async fn a_record_that_comes_late_is_found_before_the_wait_is_over() {
     let (_store, locks) = over(Silent::default()).await;
-    let guard = locks.acquire(KEY, LockOptions::new()).await.unwrap();
+    let guard = locks.lock(KEY).acquire().await.unwrap();
     let effects = Effects::default();
     let late = async {
         sleep(Duration::from_millis(1_900)).await;

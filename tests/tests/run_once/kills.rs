@@ -101,7 +101,7 @@ impl Case {
         };
         let store = Mortal::around(backend.store().await, calls, carried_out);
         let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn dblock::store::Store>)
-            .start()
+            .build_lazy()
             .unwrap();
         let dies_at = point.map(|point| (point, &**store));
         let body = async |run: Run| self.body(backend, id, &run, dies_at).await;
@@ -129,7 +129,7 @@ impl Case {
         };
         let answer = locks.run_once(id, self.options(LONG), body).await;
         let times = times(backend, id).await;
-        let record = locks.record::<u32>(id).await.unwrap().unwrap().record;
+        let record = locks.admin().record::<u32>(id).await.unwrap().unwrap().record;
         let seen = format!("{self:?}, died: {died}: {answer:?}, done {times} times, {record:?}");
         match answer {
             Err(PayError::Lock(LockError::Run {

@@ -96,7 +96,7 @@ fn reason<T: std::fmt::Debug>(answer: Result<T, PayError>) -> RunError {
 }
 
 async fn record(locks: &LockManager) -> Record {
-    let found = locks.record::<serde_json::Value>(KEY).await.unwrap();
+    let found = locks.admin().record::<serde_json::Value>(KEY).await.unwrap();
     found.expect("there is a record").record
 }
 

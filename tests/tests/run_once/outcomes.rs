@@ -130,7 +130,9 @@ async fn a_result_that_no_longer_decodes_is_never_run_again(backend: Backend) {
         (effects.count(), state(&locks).await.0),
         (0, RecordState::Succeeded)
     );
-    assert!(locks.record::<u32>(KEY).await.is_err() && locks.record::<String>(KEY).await.is_ok());
+    assert!(
+        locks.admin().record::<u32>(KEY).await.is_err() && locks.admin().record::<String>(KEY).await.is_ok()
+    );
 }
 
 async fn a_result_that_is_too_large_reaches_its_caller_and_is_not_run_again(backend: Backend) {
@@ -162,9 +164,9 @@ async fn the_outcome_frees_the_key(backend: Backend) {
         let body = async |_| if fails { Err(PayError::Declined) } else { Ok(()) };
         let _ = locks.run_once(key, run(OnCrash::Stop), body).await;
         assert!(backend.the_row(key).await.is_free(), "with its record");
-        let guard = other.acquire(key, dblock::LockOptions::new()).await.unwrap();
+        let guard = other.lock(key).acquire().await.unwrap();
         guard.release().await.unwrap();
-        let again = locks.acquire(key, dblock::LockOptions::new()).await.unwrap();
+        let again = locks.lock(key).acquire().await.unwrap();
         again.release().await.unwrap();
     }
 }
@@ -192,7 +194,7 @@ async fn what_is_no_longer_remembered_runs_anew(backend: Backend) {
     let effects = Effects::default();
     let briefly = || RunOptions::new(Duration::from_secs(1), OnCrash::Stop).fingerprint(&effects.count());
     pay(&locks, briefly(), &effects).await.unwrap();
-    while locks.record::<u32>(KEY).await.unwrap().is_some() {
+    while locks.admin().record::<u32>(KEY).await.unwrap().is_some() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert_eq!(pay(&locks, briefly(), &effects).await.unwrap(), Once::Ran(2));
@@ -231,7 +233,7 @@ async fn a_run_under_its_own_lock_leaves_the_lock(backend: Backend) {
         assert_eq!(backend.the_row(KEY).await.reentrant_count, 1, "the outer hold");
         pay(&locks, run(OnCrash::Stop), &effects).await.unwrap()
     };
-    let again = locks.with(KEY, dblock::LockOptions::new(), inside).await.unwrap();
+    let again = locks.lock(KEY).run(inside).await.unwrap();
     assert_eq!(again, Once::Replayed(1));
     assert!(backend.the_row(KEY).await.is_free());
 }

@@ -24,15 +24,19 @@ async fn records_are_listed_within_the_namespace(backend: Backend) {
     let effects = Effects::default();
     pay(&shop, run(OnCrash::Stop), &effects).await.unwrap();
     decline(&bank, run(OnCrash::Stop)).await;
-    let found = shop.records(RecordFilter::new().prefix("pay")).await.unwrap();
+    let found = shop
+        .admin()
+        .records(RecordFilter::new().prefix("pay"))
+        .await
+        .unwrap();
     let found: Vec<_> = found
         .iter()
         .map(|record| (record.key.as_str(), record.state))
         .collect();
     assert_eq!(found, [("pay:42", RecordState::Succeeded)]);
     let failed = RecordFilter::new().state(RecordState::Failed);
-    assert!(shop.records(failed.clone()).await.unwrap().is_empty());
-    assert_eq!(bank.records(failed).await.unwrap().len(), 1);
+    assert!(shop.admin().records(failed.clone()).await.unwrap().is_empty());
+    assert_eq!(bank.admin().records(failed).await.unwrap().len(), 1);
 }
 
 async fn a_forgotten_run_runs_anew(backend: Backend) {
@@ -40,9 +44,9 @@ async fn a_forgotten_run_runs_anew(backend: Backend) {
     let effects = Effects::default();
     pay(&locks, run(OnCrash::Stop), &effects).await.unwrap();
     let shown = record(&locks).await;
-    assert!(locks.forget(&shown).await.unwrap());
-    assert!(!locks.forget(&shown).await.unwrap());
-    assert!(locks.record::<u32>(KEY).await.unwrap().is_none());
+    assert!(locks.admin().forget(&shown).await.unwrap());
+    assert!(!locks.admin().forget(&shown).await.unwrap());
+    assert!(locks.admin().record::<u32>(KEY).await.unwrap().is_none());
     assert_eq!(
         pay(&locks, run(OnCrash::Stop), &effects).await.unwrap(),
         Once::Ran(2)
@@ -55,12 +59,12 @@ async fn a_purge_takes_what_is_no_longer_remembered(backend: Backend) {
     let done = async |_| Ok::<_, LockError>(());
     locks.run_once("brief", briefly, done).await.unwrap();
     locks.run_once("long", run(OnCrash::Stop), done).await.unwrap();
-    while locks.record::<()>("brief").await.unwrap().is_some() {
+    while locks.admin().record::<()>("brief").await.unwrap().is_some() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    assert_eq!(locks.records(RecordFilter::new()).await.unwrap().len(), 2);
-    assert_eq!(locks.purge(Duration::from_hours(24)).await.unwrap(), 1);
-    let left = locks.records(RecordFilter::new()).await.unwrap();
+    assert_eq!(locks.admin().records(RecordFilter::new()).await.unwrap().len(), 2);
+    assert_eq!(locks.admin().purge(Duration::from_hours(24)).await.unwrap(), 1);
+    let left = locks.admin().records(RecordFilter::new()).await.unwrap();
     assert!(
         matches!(left.as_slice(), [record] if record.key.as_str() == "long"),
         "{left:?}"
@@ -107,15 +111,9 @@ async fn without_its_table_a_run_says_how_to_make_it_and_locks_work_as_ever(back
             .contains(&format!("{}_record is not there", backend.table)),
         "{source}"
     );
-    locks
-        .acquire(KEY, dblock::LockOptions::new())
-        .await
-        .unwrap()
-        .release()
-        .await
-        .unwrap();
-    assert_eq!(locks.purge(Duration::from_hours(24)).await.unwrap(), 0);
-    locks.migrate().await.unwrap();
+    locks.lock(KEY).acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(locks.admin().purge(Duration::from_hours(24)).await.unwrap(), 0);
+    locks.admin().migrate().await.unwrap();
     assert_eq!(
         pay(&locks, run(OnCrash::Stop), &effects).await.unwrap(),
         Once::Ran(1)

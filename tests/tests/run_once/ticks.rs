@@ -33,7 +33,7 @@ async fn a_tick_that_is_too_old_is_refused(backend: Backend) {
         }
     }
     assert_eq!(effects.count(), 0);
-    assert!(locks.record::<u32>(KEY).await.unwrap().is_none());
+    assert!(locks.admin().record::<u32>(KEY).await.unwrap().is_none());
     assert!(backend.the_row(KEY).await.is_free());
     let ran = pay(&locks, at(now - HOUR + MINUTE), &effects).await.unwrap();
     assert_eq!(ran, Once::Ran(1));
@@ -53,7 +53,7 @@ async fn a_tick_is_never_run_again_when_it_is_forgotten(backend: Backend) {
             .tick(tick)
     };
     assert_eq!(pay(&locks, options(), &effects).await.unwrap(), Once::Ran(1));
-    while locks.record::<u32>(KEY).await.unwrap().is_some() {
+    while locks.admin().record::<u32>(KEY).await.unwrap().is_some() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let refused = reason(pay(&locks, options(), &effects).await);

@@ -82,7 +82,7 @@ async fn an_outcome_does_not_queue_behind_new_calls(backend: Backend) {
         ends.notified().await;
         // The engine begins its work in order: after its answers the outcome waits for its turn.
         for _ in 0..20 {
-            locks.get("first").await.unwrap();
+            locks.admin().get("first").await.unwrap();
             store.permits.add_permits(1);
         }
     };
@@ -121,7 +121,7 @@ async fn an_outcome_does_not_queue_behind_beginnings(backend: Backend) {
     };
     let store = Around::new(backend.store().await, slow);
     let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>);
-    let locks = locks.start().unwrap();
+    let locks = locks.build_lazy().unwrap();
     let patient = run(OnCrash::Stop).lock(LockOptions::new().ttl(LONG).wait(LONG));
     let ends = Notify::new();
     let first = locks.run_once("first", run(OnCrash::Stop), async |_| {
@@ -135,13 +135,13 @@ async fn an_outcome_does_not_queue_behind_beginnings(backend: Backend) {
     }));
     let writes = async {
         // All of them have their locks, and soon wait for their writes.
-        while locks.inspect(InspectFilter::new()).await.unwrap().len() < 21 {}
+        while locks.admin().list(InspectFilter::new()).await.unwrap().len() < 21 {}
         for _ in 0..20 {
-            locks.get("first").await.unwrap();
+            locks.admin().get("first").await.unwrap();
         }
         ends.notify_one();
         for _ in 0..45 {
-            locks.get("first").await.unwrap();
+            locks.admin().get("first").await.unwrap();
             store.permits.add_permits(1);
         }
     };
@@ -178,7 +178,7 @@ async fn calls_look_at_their_records_together(backend: Backend) {
     store.reads.store(0, Ordering::SeqCst);
     let mut calls: Vec<_> = keys
         .iter()
-        .map(|key| Box::pin(locks.record::<usize>(key)))
+        .map(|key| Box::pin(locks.admin().record::<usize>(key)))
         .collect();
     for call in &mut calls {
         assert!(poll_immediate(call).await.is_none(), "nobody is answered");
@@ -203,6 +203,6 @@ async fn slow_reads(backend: &Backend, permits: usize) -> (Arc<Around<SlowReads>
         before_write: AtomicU32::new(0),
     };
     let store = Around::new(backend.store().await, slow);
-    let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>).start();
+    let locks = LockManager::builder(Arc::clone(&store) as Arc<dyn Store>).build_lazy();
     (store, locks.unwrap())
 }

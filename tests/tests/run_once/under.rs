@@ -62,13 +62,13 @@ async fn a_run_under_a_lock_that_a_transaction_has_checked_is_busy(backend: Back
             options = options.wait(wait);
         }
         let since = Instant::now();
-        let again = locks.with(KEY, options.clone(), async {}).await;
+        let again = locks.lock(KEY).options(&options).run(async {}).await;
         again.expect("it is the caller's own lock");
         let answer = pay(&locks, run(OnCrash::Stop).lock(options), &effects).await;
         (answer.unwrap_err(), since.elapsed())
     };
     let outer = LockOptions::new().ttl(LONG);
-    let inside = locks.with(KEY, outer, async {
+    let inside = locks.lock(KEY).options(&outer).run(async {
         let mut transaction = Transaction::begin(&backend).await;
         let lock = dblock::current().unwrap();
         transaction.verify_current(&lock).await.unwrap();
@@ -99,7 +99,7 @@ async fn a_run_under_a_lock_that_a_transaction_has_checked_is_busy(backend: Back
     );
 }
 
-/// Calls inside of `locks.transaction`.
+/// Calls inside of `transaction`.
 async fn in_a_transaction<DB: sqlx::Database>(
     locks: &LockManager,
     pool: &sqlx::Pool<DB>,
@@ -109,14 +109,18 @@ where
     sqlx::Transaction<'static, DB>: dblock::fence::FenceConnection,
 {
     let options = LockOptions::new().ttl(LONG);
-    locks.transaction(pool, KEY, options, async |_| calls.await).await
+    locks
+        .lock(KEY)
+        .options(&options)
+        .transaction(pool, async |_| calls.await)
+        .await
 }
 
 /// The lock's row, and then the record's.
 async fn a_write_under_a_lease_waits_for_no_row(backend: Backend) {
     let (locks, store) = (backend.manager().await, backend.store().await);
     let records = store.records().unwrap();
-    let guard = locks.acquire(KEY, LockOptions::new().ttl(LONG)).await.unwrap();
+    let guard = locks.lock(KEY).ttl(LONG).acquire().await.unwrap();
     let lease_id = backend.the_row(KEY).await.lease_id;
     let begun = RecordEntry {
         state: RecordState::Processing,
@@ -188,11 +192,13 @@ impl Between for RowLocked {
 async fn beside_a_locked_row(times: u32, options: LockOptions) -> (Result<Once<u32>, PayError>, Duration) {
     let backend = Backend::new(Kind::PausedMemory).await.unwrap();
     let store = Around::new(backend.store().await, RowLocked(times.into()));
-    let locks = LockManager::builder(store as Arc<dyn Store>).start().unwrap();
+    let locks = LockManager::builder(store as Arc<dyn Store>)
+        .build_lazy()
+        .unwrap();
     let effects = Effects::default();
     let options = run(OnCrash::Stop).lock(options);
     let outer = LockOptions::new().ttl(LONG);
-    let calls = locks.with(KEY, outer, async {
+    let calls = locks.lock(KEY).options(&outer).run(async {
         let since = Instant::now();
         (pay(&locks, options, &effects).await, since.elapsed())
     });

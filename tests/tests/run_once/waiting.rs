@@ -102,7 +102,7 @@ async fn many_callers_at_once_run_once(backend: Backend) {
 async fn a_second_caller_runs_what_the_first_one_failed(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let effects = Arc::new(Effects::default());
-    let guard = locks.acquire(KEY, LockOptions::new()).await.unwrap();
+    let guard = locks.lock(KEY).acquire().await.unwrap();
     let second = tokio::spawn({
         let effects = Arc::clone(&effects);
         async move { pay(&other, patient(OnCrash::Stop), &effects).await }

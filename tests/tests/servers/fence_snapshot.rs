@@ -10,7 +10,7 @@ use dblock::store::{
     Acquire, Action, Extend, HandedOver, MySqlStore, Outcome, PostgresStore, Request, Store, StoreError,
     StoreErrorKind,
 };
-use dblock::{Key, LockError, LockGuard, LockOptions};
+use dblock::{Key, LockError, LockGuard};
 use dblock_tests::backend::Place;
 use dblock_tests::{Backend, Row, on_every_store};
 use sqlx::{AssertSqlSafe, MySqlConnection, PgConnection, SqliteConnection};
@@ -241,10 +241,7 @@ async fn a_snapshot_from_before_the_keys_first_use_is_a_conflict(backend: Backen
     user.begin().await;
     assert_eq!(user.balance(&bank).await, 100);
     bank.withdraw().await;
-    let guard = locks
-        .acquire("account", LockOptions::new().ttl(TTL))
-        .await
-        .unwrap();
+    let guard = locks.lock("account").ttl(TTL).acquire().await.unwrap();
     match user.verify_guard(&guard).await {
         Err(LockError::Store { source, .. }) => assert_conflict(Err(source)),
         checked => panic!("{checked:?}"),

@@ -122,7 +122,7 @@ impl Untouched {
     async fn check(&self, others: &[String]) {
         assert_eq!(self.read().await, self.rows);
         let filter = InspectFilter::new().include_free();
-        let found = self.backend.manager().await.inspect(filter).await.unwrap();
+        let found = self.backend.manager().await.admin().list(filter).await.unwrap();
         let found: BTreeSet<_> = found.iter().map(|row| row.key.as_str()).collect();
         let expected = VICTIMS
             .into_iter()
@@ -146,14 +146,18 @@ async fn hostile_keys_change_nothing_outside_their_row(backend: Backend) {
     let keys = hostile(&backend.table);
     for key in &keys {
         let body = async {
-            let busy = other.acquire(key, options.clone()).await.unwrap_err();
+            let busy = other.lock(key).options(&options).acquire().await.unwrap_err();
             assert!(busy.is_busy(), "{busy:?}");
-            locks.with(key, options.clone(), async {}).await.unwrap();
+            locks.lock(key).options(&options).run(async {}).await.unwrap();
         };
-        locks.with(key, options.clone(), body).await.unwrap();
+        locks.lock(key).options(&options).run(body).await.unwrap();
 
-        let guard = locks.acquire(key, options.clone()).await.unwrap();
-        let found = other.inspect(InspectFilter::new().prefix(key)).await.unwrap();
+        let guard = locks.lock(key).options(&options).acquire().await.unwrap();
+        let found = other
+            .admin()
+            .list(InspectFilter::new().prefix(key))
+            .await
+            .unwrap();
         let found: Vec<_> = found.iter().map(|row| row.key.as_str()).collect();
         let expected: Vec<_> = VICTIMS
             .into_iter()
@@ -161,9 +165,9 @@ async fn hostile_keys_change_nothing_outside_their_row(backend: Backend) {
             .collect();
         assert!(found.contains(&key.as_str()));
         assert_eq!(found.len(), 1 + expected.len(), "{found:?} for {key:?}");
-        assert!(other.revoke(key).await.unwrap());
-        assert!(other.force_release(key).await.unwrap());
-        assert!(!other.force_release(key).await.unwrap());
+        assert!(other.admin().revoke(key).await.unwrap());
+        assert!(other.admin().force_release(key).await.unwrap());
+        assert!(!other.admin().force_release(key).await.unwrap());
         drop(guard);
     }
     untouched.check(&keys).await;
@@ -281,7 +285,7 @@ proptest! {
     fn a_namespace_is_a_fence(name in "(?s)[ab:\0 é]{0,6}", key in "[ab:]{1,6}", other in "[ab]{1,3}", other_key in "[ab:]{1,6}") {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let _inside = runtime.enter();
-        let taken = LockManager::builder(MemoryStore::new()).namespace(&name).start();
+        let taken = LockManager::builder(MemoryStore::new()).namespace(&name).build_lazy();
         prop_assert_eq!(taken.is_ok(), !name.is_empty() && !name.contains([':', '\0']));
         if taken.is_ok() && name != other {
             prop_assert_ne!(Key::new(Some(&name), &key).unwrap(), Key::new(Some(&other), &other_key).unwrap());

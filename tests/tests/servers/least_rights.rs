@@ -130,29 +130,49 @@ async fn a_role_that_may_only_use_the_two_tables_does_everything(backend: Backen
     let (long, renewed) = (LockOptions::new().ttl(LONG), LockOptions::new().ttl(RENEWED));
 
     // Granted, busy, re-entered, renewed, checked, waited for, released.
-    let held = locks.with("key", renewed.clone(), async {
-        assert!(other.acquire("key", renewed.clone()).await.unwrap_err().is_busy());
-        locks.with("key", renewed.clone(), async {}).await.unwrap();
+    let held = locks.lock("key").options(&renewed).run(async {
+        assert!(
+            other
+                .lock("key")
+                .options(&renewed)
+                .acquire()
+                .await
+                .unwrap_err()
+                .is_busy()
+        );
+        locks.lock("key").options(&renewed).run(async {}).await.unwrap();
         let expire_at = backend.the_row("key").await.expire_at;
         backend.until("key", LONG, |row| row.expire_at > expire_at).await;
     });
     let waited = async {
         backend.until("key", LONG, |_| true).await;
-        other.acquire("key", long.clone().wait(LONG)).await.unwrap()
+        other
+            .lock("key")
+            .options(&long)
+            .wait(LONG)
+            .acquire()
+            .await
+            .unwrap()
     };
     let (held, guard) = tokio::join!(held, waited);
     held.unwrap();
     role.verify(&guard).await;
 
     // The operators' calls.
-    assert_eq!(locks.inspect(InspectFilter::new()).await.unwrap().len(), 1);
-    assert!(locks.revoke("key").await.unwrap());
-    assert!(locks.force_release("key").await.unwrap());
+    assert_eq!(locks.admin().list(InspectFilter::new()).await.unwrap().len(), 1);
+    assert!(locks.admin().revoke("key").await.unwrap());
+    assert!(locks.admin().force_release("key").await.unwrap());
     drop(guard);
 
     // A takeover.
     backend.die_inside("left", SHORT).await;
-    let taken = locks.acquire("left", long.clone().wait(LONG)).await.unwrap();
+    let taken = locks
+        .lock("left")
+        .options(&long)
+        .wait(LONG)
+        .acquire()
+        .await
+        .unwrap();
     taken.release().await.unwrap();
 
     // Housekeeping, of a row that looks as if nobody had used it for decades.
@@ -171,9 +191,9 @@ async fn a_role_that_may_only_use_the_two_tables_does_everything(backend: Backen
 
     // One right less.
     role.execute("REVOKE UPDATE ON {table} FROM {role}").await;
-    let refused = locks.acquire("key", long.clone()).await.unwrap_err();
+    let refused = locks.lock("key").options(&long).acquire().await.unwrap_err();
     assert_refused(&refused, "SELECT, INSERT, UPDATE and DELETE on the lock table");
     backend.execute("DROP TABLE {table}_version").await;
-    assert_refused(&locks.migrate().await.unwrap_err(), "CREATE");
+    assert_refused(&locks.admin().migrate().await.unwrap_err(), "CREATE");
     role.drop().await;
 }

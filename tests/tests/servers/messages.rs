@@ -2,10 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::error::Error as _;
-
+use dblock::LockError;
 use dblock::store::StoreErrorKind;
-use dblock::{LockError, LockOptions};
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, Kind, on_every_store};
 
@@ -14,7 +12,7 @@ on_every_store!(databases: a_fence_check_that_does_not_find_the_table_says_where
 
 async fn a_release_under_an_open_transaction_asks_about_it(backend: Backend) {
     let locks = backend.manager().await;
-    let guard = locks.acquire("key", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("key").acquire().await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
     transaction.verify(&guard).await.unwrap();
     let unconfirmed = guard.release().await.unwrap_err();
@@ -23,7 +21,7 @@ async fn a_release_under_an_open_transaction_asks_about_it(backend: Backend) {
         matches!(unconfirmed, LockError::Unconfirmed { .. }),
         "{unconfirmed:?}"
     );
-    let text = unconfirmed.source().unwrap().to_string();
+    let text = unconfirmed.to_string();
     assert!(
         text.ends_with("is a transaction that called `verify_in` still open?"),
         "{text}"
@@ -33,7 +31,7 @@ async fn a_release_under_an_open_transaction_asks_about_it(backend: Backend) {
 /// As when the transaction is on another database, or looks in other schemas.
 async fn a_fence_check_that_does_not_find_the_table_says_where_to_begin(backend: Backend) {
     let locks = backend.manager().await;
-    let guard = locks.acquire("key", LockOptions::new()).await.unwrap();
+    let guard = locks.lock("key").acquire().await.unwrap();
     backend.execute("DROP TABLE {table}").await;
     let mut transaction = Transaction::begin(&backend).await;
     let LockError::Store { source, .. } = transaction.verify(&guard).await.unwrap_err() else {

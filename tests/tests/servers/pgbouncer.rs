@@ -76,9 +76,9 @@ impl Pooled {
             let (locks, options) = (&managers[task as usize % managers.len()], options.clone());
             let (inside, entries) = (&inside, &entries);
             let nested = options.clone();
-            locks.with("key", options, async move {
+            locks.lock("key").options(&options).run(async move {
                 assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "two are inside");
-                locks.with("key", nested, async {}).await.unwrap();
+                locks.lock("key").options(&nested).run(async {}).await.unwrap();
                 let mut client = self.connect().await;
                 let mut transaction = client.begin().await.unwrap();
                 let lock = dblock::current().unwrap();
@@ -94,16 +94,18 @@ impl Pooled {
         let [locks, other, _] = &managers[..] else {
             unreachable!()
         };
-        let guard = locks
-            .acquire("freed", LockOptions::new().ttl(LONG))
-            .await
-            .unwrap();
+        let guard = locks.lock("freed").ttl(LONG).acquire().await.unwrap();
         assert_eq!(
-            other.inspect(dblock::InspectFilter::new()).await.unwrap().len(),
+            other
+                .admin()
+                .list(dblock::InspectFilter::new())
+                .await
+                .unwrap()
+                .len(),
             1
         );
-        assert!(other.revoke("freed").await.unwrap());
-        assert!(other.force_release("freed").await.unwrap());
+        assert!(other.admin().revoke("freed").await.unwrap());
+        assert!(other.admin().force_release("freed").await.unwrap());
         drop(guard);
     }
 

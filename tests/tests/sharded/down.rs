@@ -19,16 +19,33 @@ async fn a_shard_that_hangs_delays_no_other() {
     let (a, b): (Arc<dyn Store>, Arc<dyn Store>) = (Arc::new(MemoryStore::new()), faulty.clone());
     let store = shards([("a", &a), ("b", &b)]);
     let (of_a, [of_b, too]) = (key_of(&store, "a"), keys_of(&store, "b"));
-    let locks = LockManager::builder(store).start().unwrap();
-    let kept = locks.acquire(of_b.as_str(), long()).await.unwrap();
+    let locks = LockManager::builder(store).build_lazy().unwrap();
+    let kept = locks
+        .lock(of_b.as_str())
+        .options(&long())
+        .acquire()
+        .await
+        .unwrap();
     faulty.down(&Fault::Never);
     let waiting = tokio::spawn({
         let locks = locks.clone();
-        async move { locks.acquire(too.as_str(), long().wait(LONG)).await }
+        async move {
+            locks
+                .lock(too.as_str())
+                .options(&long())
+                .wait(LONG)
+                .acquire()
+                .await
+        }
     });
     let since = Instant::now();
     for _ in 0..50 {
-        let guard = locks.acquire(of_a.as_str(), long()).await.unwrap();
+        let guard = locks
+            .lock(of_a.as_str())
+            .options(&long())
+            .acquire()
+            .await
+            .unwrap();
         guard.release().await.unwrap();
     }
     assert!(
@@ -59,12 +76,17 @@ async fn a_server_that_is_stopped_stops_its_keys_only() {
         .await
         .unwrap();
     for key in [&of_a, &of_b] {
-        locks.with(key.as_str(), long(), async {}).await.unwrap();
+        locks
+            .lock(key.as_str())
+            .options(&long())
+            .run(async {})
+            .await
+            .unwrap();
     }
     server.kill();
     // Sessions of the server may outlive it by a moment.
     let down = loop {
-        match locks.acquire(of_b.as_str(), long()).await {
+        match locks.lock(of_b.as_str()).options(&long()).acquire().await {
             Ok(guard) => drop(guard.release().await),
             Err(error) => break error,
         }
@@ -77,13 +99,21 @@ async fn a_server_that_is_stopped_stops_its_keys_only() {
     let mut slowest = Duration::ZERO;
     for _ in 0..200 {
         let since = Instant::now();
-        locks.with(of_a.as_str(), long(), async {}).await.unwrap();
+        locks
+            .lock(of_a.as_str())
+            .options(&long())
+            .run(async {})
+            .await
+            .unwrap();
         slowest = slowest.max(since.elapsed());
     }
     println!("the slowest lock of the other shard: {slowest:?}");
     server.restart().await.unwrap();
     locks
-        .with(of_b.as_str(), long().wait(LONG), async {})
+        .lock(of_b.as_str())
+        .options(&long())
+        .wait(LONG)
+        .run(async {})
         .await
         .unwrap();
 }

@@ -202,13 +202,13 @@ async fn nobody_starves_while_keys_move() {
     let moving = [(); 2].map(|()| {
         let [a, b] = [&moves.a.0, &moves.b.0].map(|rows| Arc::new(rows.clone()) as Arc<dyn Store>);
         let store = shards([("a", &a)]).moving_to(shards([("b", &b)])).unwrap();
-        LockManager::builder(store).start().unwrap()
+        LockManager::builder(store).build_lazy().unwrap()
     });
     for others in [&moves.a.0, &moves.b.0] {
-        let others = [others, others].map(|store| LockManager::builder(store.clone()).start().unwrap());
+        let others = [others, others].map(|store| LockManager::builder(store.clone()).build_lazy().unwrap());
         let callers = moving.iter().chain(&others).map(|locks| async {
             for _ in 0..10 {
-                let alone = locks.with("k", long().wait(LONG), async {
+                let alone = locks.lock("k").options(&long()).wait(LONG).run(async {
                     let before = inside.fetch_add(1, Ordering::SeqCst);
                     sleep(Duration::from_millis(5)).await;
                     inside.fetch_sub(1, Ordering::SeqCst);

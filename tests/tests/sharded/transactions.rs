@@ -18,9 +18,9 @@ async fn a_check_is_on_the_shard_of_the_key(a: Backend) {
     let store = shards([("a", &stores[0]), ("b", &stores[1])]);
     assert!(store.capabilities().verify_in);
     let (of_a, of_b) = (key_of(&store, "a"), key_of(&store, "b"));
-    let locks = LockManager::builder(store).start().unwrap();
+    let locks = LockManager::builder(store).build_lazy().unwrap();
     for (key, backend) in [(&of_a, &a), (&of_b, &b)] {
-        let guard = locks.acquire(key.as_str(), long()).await.unwrap();
+        let guard = locks.lock(key.as_str()).options(&long()).acquire().await.unwrap();
         let mut transaction = Transaction::begin(backend).await;
         transaction.verify(&guard).await.unwrap();
         transaction.commit().await;
@@ -40,8 +40,13 @@ async fn a_key_that_moves_is_not_checked() {
     let stays = key_of(&new, "a");
     let store = old.moving_to(new).unwrap();
     assert!(!store.capabilities().verify_in);
-    let locks = LockManager::builder(store).start().unwrap();
-    let guard = locks.acquire(stays.as_str(), long()).await.unwrap();
+    let locks = LockManager::builder(store).build_lazy().unwrap();
+    let guard = locks
+        .lock(stays.as_str())
+        .options(&long())
+        .acquire()
+        .await
+        .unwrap();
     let mut transaction = Transaction::begin(&a).await;
     transaction.verify(&guard).await.unwrap();
     transaction.commit().await;
@@ -55,8 +60,8 @@ async fn a_key_that_moves_is_not_checked() {
     let store = shards([("b", &stores[0])])
         .moving_to(shards([("c", &stores[1])]))
         .unwrap();
-    let locks = LockManager::builder(store).start().unwrap();
-    let guard = locks.acquire("k", long()).await.unwrap();
+    let locks = LockManager::builder(store).build_lazy().unwrap();
+    let guard = locks.lock("k").options(&long()).acquire().await.unwrap();
     let mut transaction = Transaction::begin(&c).await;
     match transaction.verify(&guard).await {
         Err(LockError::Store { source, .. }) => {

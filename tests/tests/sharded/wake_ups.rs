@@ -29,11 +29,19 @@ async fn a_deaf_shard_leaves_the_others() {
     }
 
     let of_a = key_of(&store, "a");
-    let locks = LockManager::builder(Arc::clone(&a)).start().unwrap();
-    let guard = locks.acquire(of_a.as_str(), long()).await.unwrap();
-    let other = LockManager::builder(Arc::clone(&a)).start().unwrap();
+    let locks = LockManager::builder(Arc::clone(&a)).build_lazy().unwrap();
+    let guard = locks
+        .lock(of_a.as_str())
+        .options(&long())
+        .acquire()
+        .await
+        .unwrap();
+    let other = LockManager::builder(Arc::clone(&a)).build_lazy().unwrap();
     let refused = other
-        .acquire(of_a.as_str(), long().wait(std::time::Duration::from_millis(50)))
+        .lock(of_a.as_str())
+        .options(&long())
+        .wait(std::time::Duration::from_millis(50))
+        .acquire()
         .await;
     assert!(refused.is_err());
     guard.release().await.unwrap();
@@ -52,17 +60,23 @@ async fn a_pass_on_of_one_row_wakes_who_waits() {
     let manager = || {
         let [a, b] = telling.clone().map(|store| Arc::new(store) as Arc<dyn Store>);
         let store = shards([("a", &a)]).moving_to(shards([("b", &b)])).unwrap();
-        LockManager::builder(store).start().unwrap()
+        LockManager::builder(store).build_lazy().unwrap()
     };
     let (locks, other) = (manager(), manager());
     let mut waits = Vec::new();
     for _ in 0..9 {
-        let guard = locks.acquire("k", long()).await.unwrap();
+        let guard = locks.lock("k").options(&long()).acquire().await.unwrap();
         let waiting = tokio::spawn({
             let other = other.clone();
             async move {
                 (
-                    other.acquire("k", long().wait(LONG)).await.unwrap(),
+                    other
+                        .lock("k")
+                        .options(&long())
+                        .wait(LONG)
+                        .acquire()
+                        .await
+                        .unwrap(),
                     Instant::now(),
                 )
             }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dblock::store::{Acquire, Outcome, Records, Store, StoreError, StoreErrorKind};
-use dblock::{LockError, LockManager, LockOptions};
+use dblock::{LockError, LockManager};
 use sqlx::Connection as _;
 use sqlx::mysql::MySqlConnection;
 use uuid::Uuid;
@@ -58,12 +58,7 @@ async fn a_refusal_names_all_rights_that_its_statement_needs() {
     let url = format!("mysql://{user}:pw@{}", place.address());
     let mut transaction = MySqlConnection::connect(&url).await.unwrap();
     let manager = LockManager::builder(Arc::new(place.store()) as Arc<dyn Store>);
-    let guard = manager
-        .start()
-        .unwrap()
-        .acquire("k", LockOptions::new())
-        .await
-        .unwrap();
+    let guard = manager.build_lazy().unwrap().lock("k").acquire().await.unwrap();
     run(&mut transaction, "BEGIN").await;
     let Err(LockError::Store { source, .. }) = guard.release_in(&mut transaction).await else {
         panic!("the transaction may only read");

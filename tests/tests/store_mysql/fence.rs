@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use dblock::LockManager;
 use dblock::store::{Acquire, Outcome, StoreErrorKind};
-use dblock::{LockManager, LockOptions};
 use sqlx::{Connection as _, MySqlPool};
 use uuid::Uuid;
 
@@ -176,8 +176,8 @@ async fn the_fence_check_of_a_manager_from_a_pool_names_the_database() {
     };
     let (database, table) = place.table.split_once('.').unwrap();
     let pool = MySqlPool::connect_lazy_with(place.options().database(database));
-    let locks = LockManager::builder(&pool).table(table).start().unwrap();
-    let guard = locks.acquire("k", LockOptions::new()).await.unwrap();
+    let locks = LockManager::builder(&pool).table(table).build_lazy().unwrap();
+    let guard = locks.lock("k").acquire().await.unwrap();
     let mut elsewhere = place.connection().await;
     run(&mut elsewhere, "USE information_schema").await;
     let mut transaction = elsewhere.begin().await.unwrap();

@@ -97,7 +97,7 @@ async fn a_script_that_failed_to_add_the_columns_does_not_promise_them() {
     assert!(error.to_string().contains("next_until"), "{error}");
     let (kind, text) = kind(hand.store().check_schema().await);
     assert_eq!(kind, StoreErrorKind::Schema);
-    assert!(text.contains("LockManager::migrate"), "{text}");
+    assert!(text.contains("locks.admin().migrate()"), "{text}");
     hand.end().await;
 }
 

@@ -1,6 +1,5 @@
 //! A password that changes while the program runs.
 
-use std::error::Error as _;
 use std::sync::{Arc, Mutex};
 
 use dblock::{InspectFilter, LockManager, StoreSource};
@@ -39,11 +38,11 @@ async fn connections_take_the_pools_options_of_the_moment() {
         .await
         .unwrap();
     change(&bench, role, "second").await;
-    let error = locks.inspect(InspectFilter::new()).await.unwrap_err();
-    let said = error.source().unwrap().to_string();
+    let error = locks.admin().list(InspectFilter::new()).await.unwrap_err();
+    let said = error.to_string();
     assert!(said.contains("password"), "{said}");
     pool.set_connect_options(options(&bench, role, "second"));
-    locks.inspect(InspectFilter::new()).await.unwrap();
+    locks.admin().list(InspectFilter::new()).await.unwrap();
 }
 
 #[tokio::test]
@@ -74,10 +73,10 @@ async fn a_provider_is_asked_for_each_connection() {
         .unwrap();
     *known.lock().unwrap() = None;
     change(&bench, role, "second").await;
-    let error = locks.inspect(InspectFilter::new()).await.unwrap_err();
+    let error = locks.admin().list(InspectFilter::new()).await.unwrap_err();
     assert!(error.is_retryable(), "{error}");
-    let said = error.source().unwrap().to_string();
+    let said = error.to_string();
     assert!(said.contains("the agent is away"), "{said}");
     *known.lock().unwrap() = Some("second");
-    locks.inspect(InspectFilter::new()).await.unwrap();
+    locks.admin().list(InspectFilter::new()).await.unwrap();
 }

@@ -27,7 +27,7 @@ async fn a_table_of_version_1_is_upgraded() {
         .await;
     let older = bench.store().check_schema().await.unwrap_err();
     assert!(
-        older.to_string().contains("call `LockManager::migrate`"),
+        older.to_string().contains("call `locks.admin().migrate()`"),
         "{older}"
     );
     let error = one(&bench.store(), &extend(&held, 1)).await;
@@ -35,7 +35,7 @@ async fn a_table_of_version_1_is_upgraded() {
     let error = one(&bench.store(), &release(&held)).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}");
     assert!(
-        error.to_string().contains("call `LockManager::migrate`"),
+        error.to_string().contains("call `locks.admin().migrate()`"),
         "{error}"
     );
 

@@ -1,9 +1,9 @@
 #![deny(unused_must_use)]
 
-use dblock::{LockError, LockManager, LockOptions};
+use dblock::{LockError, LockManager};
 
 async fn settle(locks: &LockManager) -> Result<(), LockError> {
-    locks.acquire("a", LockOptions::new()).await?;
+    locks.lock("a").acquire().await?;
     Ok(())
 }
 

@@ -129,7 +129,7 @@ impl Shared {
         let wait = Duration::from_millis(rng.u64(WAITS));
         let ttl = Duration::from_millis(rng.u64(2_000..15_000));
         let options = LockOptions::new().wait(wait).ttl(ttl);
-        let Ok(granted) = timeout(wait + GRACE, locks.acquire(&*key, options)).await else {
+        let Ok(granted) = timeout(wait + GRACE, locks.lock(&*key).options(&options).acquire()).await else {
             self.tally().hung += 1;
             return;
         };

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use dblock::{LockManager, LockOptions};
+use dblock::LockManager;
 use fastrand::Rng;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -110,9 +110,7 @@ async fn one_round(
     let begun = Instant::now();
     let locks = probe.clone();
     let asks = tokio::spawn(async move {
-        let granted = locks
-            .acquire(format!("probe {round}"), LockOptions::new().wait(LONG))
-            .await;
+        let granted = locks.lock(format!("probe {round}")).wait(LONG).acquire().await;
         granted.map(|guard| (Instant::now(), guard))
     });
     sleep(lasts).await;

@@ -152,7 +152,7 @@ pub(crate) enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Way {
-    /// `LockManager::with`.
+    /// `locks.lock(key).run(body)`.
     With,
     /// The attribute.
     Attribute,
@@ -160,20 +160,20 @@ pub(crate) enum Way {
     Guard,
     /// A guard whose holder looks at `is_lost` by itself.
     BareGuard,
-    /// `with` and `on_lost = "signal"`.
+    /// `run` and `on_lost = "signal"`.
     Signal,
     /// `dblock::inherit` in a task of its own.
     Inherit,
     /// The body of `run_once`. Such a call is written down when its body begins.
     Once,
-    /// `LockManager::with_all` on two keys. Such a call is written down as two, one for each key, the second
+    /// `run` on two keys. Such a call is written down as two, one for each key, the second
     /// one within the first. So are the other two that take keys together.
     WithAll,
     /// The attribute with `keys`.
     AttributeAll,
     /// A guard of two keys.
     GuardAll,
-    /// `LockManager::transaction`. Such a call, and the next one, notes no section: its effects are judged by
+    /// `transaction`. Such a call, and the next one, notes no section: its effects are judged by
     /// the bank.
     Transaction,
     /// The attribute with `tx`.

@@ -20,7 +20,7 @@ impl Injector<'_> {
             return false;
         }
         self.journal.write(Event::Forcing { key: key.clone() });
-        let done = self.locks.force_release(&key).await;
+        let done = self.locks.admin().force_release(&key).await;
         let freed = done.ok();
         self.journal.write(Event::Forced { key, freed });
         freed.unwrap_or(false)
@@ -29,14 +29,14 @@ impl Injector<'_> {
     /// Revokes a lease. Whether the key was held, as far as the operator was told.
     pub(super) async fn revoke(&self, key: usize) -> bool {
         let key = key_names().swap_remove(key);
-        self.is_held(&key).await && self.locks.revoke(key).await.unwrap_or(false)
+        self.is_held(&key).await && self.locks.admin().revoke(key).await.unwrap_or(false)
     }
 
     /// Waits until somebody holds the key.
     async fn is_held(&self, key: &str) -> bool {
         let give_up = Instant::now() + TIMEOUT;
         while Instant::now() < give_up {
-            let rows = self.locks.inspect(InspectFilter::new().prefix(key)).await;
+            let rows = self.locks.admin().list(InspectFilter::new().prefix(key)).await;
             if rows.is_ok_and(|rows| !rows.is_empty()) {
                 return true;
             }

@@ -107,7 +107,10 @@ pub(super) async fn run_over(flaw: Flaw, open: impl Fn() -> Arc<dyn Store>) -> V
         for (seat, store) in stores.iter().enumerate() {
             let store: Arc<dyn Store> = store.clone();
             // One of them without local hand-over.
-            let locks = LockManager::builder(store).hand_over(seat != 1).start().unwrap();
+            let locks = LockManager::builder(store)
+                .hand_over(seat != 1)
+                .build_lazy()
+                .unwrap();
             managers.push(locks.clone());
             let life = Life { seat, life: 0 };
             let client = ResourceClient::new(address);

@@ -175,7 +175,11 @@ impl Worker {
                 // A store without transactions has the lock alone.
                 Way::With | Way::Signal | Way::Transaction | Way::InTransaction => {
                     let section = self.section(number, plan, outer);
-                    self.locks.with(&plan.key, plan.options(), section).await
+                    self.locks
+                        .lock(&plan.key)
+                        .options(&plan.options())
+                        .run(section)
+                        .await
                 }
                 Way::Attribute if plan.renew => self.renewed(plan, number, outer).await,
                 Way::Attribute => self.not_renewed(plan, number, outer).await,
@@ -190,12 +194,17 @@ impl Worker {
         })
     }
 
-    /// Takes the lock around the call of a run, by `with`.
+    /// Takes the lock around the call of a run, by `run`.
     pub(super) async fn call_with(self: &Arc<Self>, plan: &Plan, body: impl AsyncFnOnce(u64)) {
         let asked = Asked::write_down(self, plan, Place::Outermost);
         let number = asked.number;
         let section = async { self.section_of(number, &plan.key, body(number)).await };
-        let result = self.locks.with(&plan.key, plan.options(), section).await;
+        let result = self
+            .locks
+            .lock(&plan.key)
+            .options(&plan.options())
+            .run(section)
+            .await;
         asked.answer(&result);
     }
 
@@ -226,7 +235,7 @@ impl Worker {
         let result = match plan.way {
             Way::WithAll => {
                 let keys = [plan.key.as_str(), and];
-                self.locks.with_all(keys, plan.options(), section).await
+                self.locks.lock(keys).options(&plan.options()).run(section).await
             }
             Way::AttributeAll => self.both(plan, and, section).await,
             _ => self.guard_of_both(plan, and, numbers, section).await,
@@ -260,7 +269,7 @@ impl Worker {
         section: impl Future<Output = ()>,
     ) -> Result<(), LockError> {
         let keys = [plan.key.as_str(), and];
-        let guard = self.locks.acquire_all(keys, plan.options()).await?;
+        let guard = self.locks.lock(keys).options(&plan.options()).acquire().await?;
         guard.enter(section).await?;
         guard.release().await?;
         for call in numbers {
@@ -297,13 +306,23 @@ impl Worker {
         number: u64,
         outer: Option<CurrentLock>,
     ) -> Result<(), LockError> {
-        let guard = self.locks.acquire(&plan.key, plan.options()).await?;
+        let guard = self
+            .locks
+            .lock(&plan.key)
+            .options(&plan.options())
+            .acquire()
+            .await?;
         guard.enter(self.section(number, plan, outer)).await?;
         self.release(guard, number).await
     }
 
     async fn bare_guard(self: &Arc<Self>, plan: &Plan, number: u64) -> Result<(), LockError> {
-        let guard = self.locks.acquire(&plan.key, plan.options()).await?;
+        let guard = self
+            .locks
+            .lock(&plan.key)
+            .options(&plan.options())
+            .acquire()
+            .await?;
         self.bare_section(number, plan, &guard).await;
         self.release(guard, number).await
     }

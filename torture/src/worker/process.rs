@@ -93,7 +93,7 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
     let locks = LockManager::builder(source)
         .namespace("torture")
         .hand_over(arguments.hand_over)
-        .start()?;
+        .build_lazy()?;
     let resource = ResourceClient::new(arguments.resource);
     let worker = Worker::new(
         life,

@@ -73,7 +73,7 @@ pub(crate) async fn finish_runs(
     let last = Mutex::default();
     let steps = Steps { journal, last: &last };
     let filter = RecordFilter::new().prefix(PREFIX).limit(1_000_000);
-    for record in locks.records(filter.clone()).await? {
+    for record in locks.admin().records(filter.clone()).await? {
         let run = run_of(&record.key)?;
         let work = Work::plain(run);
         ask(journal, &work);
@@ -91,9 +91,9 @@ pub(crate) async fn finish_runs(
             .push(u32::try_from(attempt)?);
     }
     let mut ends = Vec::new();
-    for record in locks.records(filter).await? {
+    for record in locks.admin().records(filter).await? {
         let run = run_of(&record.key)?;
-        let found = locks.record(Work::plain(run).key()).await?;
+        let found = locks.admin().record(Work::plain(run).key()).await?;
         ends.push(End {
             run,
             record: Some(Record {

@@ -327,7 +327,7 @@ mod tests {
         std::fs::write(folder.path().join(crate::history::RUNNER), "").unwrap();
         std::fs::write(folder.path().join(crate::history::RESOURCE), "").unwrap();
         let life = Life { seat: 0, life: 0 };
-        let locks = LockManager::builder(MemoryStore::new()).start().unwrap();
+        let locks = LockManager::builder(MemoryStore::new()).build_lazy().unwrap();
         let nobody = ResourceClient::new(([127, 0, 0, 1], 9).into());
         let worker = Worker::new(life, locks, folder.path(), nobody, None, 1).unwrap();
         let mut plan = mix::blocking(&mut Rng::with_seed(1), 1);

@@ -113,7 +113,7 @@ fn at_the_release(ended: Ended, released: Result<(), LockError>, ttl: Duration) 
 
 /// The holder of the lock, for a person who waits for it.
 async fn holder(locks: &LockManager, key: &str) -> Option<String> {
-    let row = locks.get(key).await.ok()??;
+    let row = locks.admin().get(key).await.ok()??;
     row.is_held()
         .then(|| format!(", held by {}", printable(&row.holder)))
 }
@@ -147,7 +147,7 @@ async fn acquire(
     arguments: &RunArguments,
     grace: Duration,
 ) -> Result<(LockGuard, CurrentLock), Failure> {
-    let guard = locks.acquire(key, options(arguments)).await?;
+    let guard = locks.lock(key).options(&options(arguments)).acquire().await?;
     let lock = guard.enter(async { current() }).await?;
     long_enough(&lock, grace).await?;
     Ok((guard, lock))

@@ -71,7 +71,7 @@ impl OnceCall<'_> {
             .map(|first| Box::new(self.with_the_lock(first, former.clone())));
         let acquire = self
             .locks
-            .hold_and_begin(&self.name, &self.options.lock, self.began, begin);
+            .hold_and_begin(&self.key, &self.options.lock, self.began, begin);
         let acquired = tokio::select! {
             biased;
             acquired = acquire => acquired,

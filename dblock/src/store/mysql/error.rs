@@ -46,7 +46,7 @@ impl Rights {
                 "grant SELECT, INSERT, UPDATE and DELETE on the lock table and on the table of records"
             }
             Self::Migration => {
-                "grant CREATE, ALTER, SELECT, INSERT and UPDATE on the database, for `LockManager::migrate` only"
+                "grant CREATE, ALTER, SELECT, INSERT and UPDATE on the database, for `locks.admin().migrate()` only"
             }
             Self::Fence => {
                 "grant the user of this transaction SELECT and UPDATE on the lock table, and for `run_once` on the table of \
@@ -113,13 +113,13 @@ fn meaning_of(number: u16, message: &str, rights: Rights) -> Option<(StoreErrorK
         // A column is missing or has another type.
         NO_SUCH_COLUMN | 1136 => (
             Schema,
-            "the lock table is not the one that dblock creates; call `LockManager::migrate`",
+            "the lock table is not the one that dblock creates; call `locks.admin().migrate()`",
         ),
         // The text has a character that the column's character set lacks: the fault of one request, not of
         // its batch.
         1366 => (
             StoreErrorKind::Other,
-            "the lock table cannot keep this holder's name: make its column `holder` utf8mb4, as `LockManager::migrate` \
+            "the lock table cannot keep this holder's name: make its column `holder` utf8mb4, as `locks.admin().migrate()` \
              does, with ALTER TABLE",
         ),
         1049 => (Refused, "create the database, or correct its name"),

@@ -57,8 +57,8 @@ impl Records for MySqlStore {
 
     fn list<'a>(&'a self, filter: &'a RecordFilter) -> StoreFuture<'a, Result<Vec<Record>, StoreError>> {
         Box::pin(async move {
-            let prefix = filter.key_prefix().as_bytes();
-            let state = filter.wanted_state().map_or("TRUE".to_owned(), is_state);
+            let prefix = filter.get_prefix().as_bytes();
+            let state = filter.get_state().map_or("TRUE".to_owned(), is_state);
             // Columns and literals are bytes, so LEFT counts bytes and no character is a wildcard.
             let (clock, locks, records) = (sql::CLOCK, &self.table_sql, self.record_table());
             // One statement reads from one snapshot.
@@ -76,7 +76,7 @@ impl Records for MySqlStore {
                 is_processing = is_state(RecordState::Processing),
                 prefix_hex = sql::hex(prefix),
                 length = prefix.len(),
-                limit = filter.max_records(),
+                limit = filter.get_limit(),
             );
             let listed = |row: &MySqlRow| {
                 let has_lock = row.try_get::<i64, _>(RECORD_WIDTH + 1);

@@ -54,19 +54,17 @@ pub(super) fn look<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> Stri
 /// Reads the rows that `filter` wants, each with the clock, which is the same for all. They are sorted by a
 /// rank that no index could have: each acquire would have to maintain it.
 pub(super) fn inspect(table: &str, filter: &InspectFilter) -> String {
-    let prefix = filter.key_prefix().as_bytes();
+    let prefix = filter.get_prefix().as_bytes();
     let (prefix_hex, length) = (hex(prefix), prefix.len());
     let (order, behind) = if filter.is_urgent_first() {
         let order = "urgency, acquired_at, lock_key";
-        let behind = filter.begins_after().map(|after| {
+        let behind = filter.get_after().map(|after| {
             let key = hex(after.key.as_str().as_bytes());
             format!("AND ({order}) > ({}, {}, {key})", after.rank, after.acquired_at)
         });
         (order, behind)
     } else {
-        let key = filter
-            .begins_after()
-            .map(|after| hex(after.key.as_str().as_bytes()));
+        let key = filter.get_after().map(|after| hex(after.key.as_str().as_bytes()));
         ("lock_key", key.map(|key| format!("AND lock_key > {key}")))
     };
     // Columns and literals are bytes, so LEFT counts bytes and no character is a wildcard. The range makes it
@@ -84,7 +82,7 @@ pub(super) fn inspect(table: &str, filter: &InspectFilter) -> String {
         },
         least = if filter.is_held_only() { 1 } else { 2 },
         behind = behind.unwrap_or_default(),
-        limit = filter.max_rows(),
+        limit = filter.get_limit(),
     )
 }
 

@@ -16,8 +16,8 @@ pub(super) async fn inspect(
     store: &PostgresStore,
     filter: &InspectFilter,
 ) -> Result<Vec<LockRow>, StoreError> {
-    let (prefix, held_only) = (filter.key_prefix(), filter.is_held_only());
-    let (after, limit) = (filter.begins_after(), i64::from(filter.max_rows()));
+    let (prefix, held_only) = (filter.get_prefix(), filter.is_held_only());
+    let (after, limit) = (filter.get_after(), i64::from(filter.get_limit()));
     let key = after.map(|after| after.key.as_str());
     let rows = if filter.is_urgent_first() {
         let statement = rows(store, &store.sql.inspect_urgent, |query| {

@@ -127,7 +127,7 @@ fn meaning_of(code: &str) -> Option<(StoreErrorKind, &'static str)> {
         "26000" | "42P05" | "0A000" => (Conflict, "the prepared statement is out of date"),
         MISSING_COLUMN | "42804" => (
             Schema,
-            "the table has other columns than this version of dblock knows: call `LockManager::migrate`, or \
+            "the table has other columns than this version of dblock knows: call `locks.admin().migrate()`, or \
              upgrade the dblock crate if a later version has migrated it",
         ),
         "42501" => (

@@ -83,13 +83,9 @@ impl Records for PostgresStore {
     fn list<'a>(&'a self, filter: &'a RecordFilter) -> StoreFuture<'a, Result<Vec<Record>, StoreError>> {
         Box::pin(async move {
             let rows = self.fetch(&self.sql.records.list, |list| {
-                list.bind(filter.key_prefix())
-                    .bind(
-                        filter
-                            .wanted_state()
-                            .map(super::super::record::RecordState::as_str),
-                    )
-                    .bind(i64::from(filter.max_records()))
+                list.bind(filter.get_prefix())
+                    .bind(filter.get_state().map(super::super::record::RecordState::as_str))
+                    .bind(i64::from(filter.get_limit()))
                     .bind(filter.wanted_lock())
             });
             let listed = |row| {

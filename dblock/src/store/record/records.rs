@@ -101,12 +101,12 @@ impl RecordFilter {
     }
 
     /// For stores: what the keys begin with.
-    pub fn key_prefix(&self) -> &str {
+    pub fn get_prefix(&self) -> &str {
         &self.prefix
     }
 
     /// For stores: the state, if only one is wanted.
-    pub fn wanted_state(&self) -> Option<RecordState> {
+    pub fn get_state(&self) -> Option<RecordState> {
         self.state
     }
 
@@ -121,7 +121,7 @@ impl RecordFilter {
     }
 
     /// For stores: the largest number of records.
-    pub fn max_records(&self) -> u32 {
+    pub fn get_limit(&self) -> u32 {
         self.limit
     }
 }

@@ -9,8 +9,8 @@ use crate::key::Key;
 use crate::store::{InspectFilter, LockRow, StoreError};
 
 pub(super) async fn inspect(store: &SqliteStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
-    let (prefix, held_only) = (filter.key_prefix(), filter.is_held_only());
-    let (after, limit) = (filter.begins_after(), filter.max_rows());
+    let (prefix, held_only) = (filter.get_prefix(), filter.is_held_only());
+    let (after, limit) = (filter.get_after(), filter.get_limit());
     let key = after.map(|after| after.key.as_str());
     let query = if filter.is_urgent_first() {
         let query = statement(&store.statements.inspect_urgent).bind(prefix);

@@ -37,13 +37,9 @@ impl Records for SqliteStore {
     fn list<'a>(&'a self, filter: &'a RecordFilter) -> StoreFuture<'a, Result<Vec<Record>, StoreError>> {
         Box::pin(async move {
             let list = statement(&self.record_sql().list)
-                .bind(filter.key_prefix())
-                .bind(
-                    filter
-                        .wanted_state()
-                        .map(super::super::record::RecordState::as_str),
-                )
-                .bind(filter.max_records())
+                .bind(filter.get_prefix())
+                .bind(filter.get_state().map(super::super::record::RecordState::as_str))
+                .bind(filter.get_limit())
                 .bind(filter.wanted_lock());
             let listed = |row| Ok(record(row)?.listed(get(row, sql_row::RECORD_WIDTH + 1)?));
             self.on_records(list).await?.iter().map(listed).collect()

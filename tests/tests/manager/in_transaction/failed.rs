@@ -1,4 +1,4 @@
-//! `locks.transaction` whose body, call or transaction does not come to its end: nothing of it stands, and
+//! `transaction` whose body, call or transaction does not come to its end: nothing of it stands, and
 //! the key is free.
 
 use std::future::{Future as _, poll_fn};
@@ -46,7 +46,7 @@ async fn an_error_of_the_body_takes_its_work_back(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let work = Work::new(&backend).await;
     on_its_pool!(backend, pool => {
-        let failed = locks.transaction(pool, "key", long(), async |mut tx| {
+        let failed = locks.lock("key").options(&long()).transaction(pool, async |mut tx| {
             execute(&mut **tx, work.insert()).await?;
             Err::<(), _>(Failure::Own)
         });
@@ -60,7 +60,7 @@ async fn a_panic_of_the_body_takes_its_work_back(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let work = Work::new(&backend).await;
     on_its_pool!(backend, pool => {
-        let panics = locks.transaction(pool, "key", long(), async |mut tx| {
+        let panics = locks.lock("key").options(&long()).transaction(pool, async |mut tx| {
             execute(&mut **tx, work.insert()).await?;
             panic!("the body");
             #[expect(unreachable_code, reason = "gives the body its type")]
@@ -80,7 +80,7 @@ async fn a_call_that_is_dropped_leaves_nothing_behind(backend: Backend) {
         let before = work.done(&backend).await;
         let mut answered = false;
         on_its_pool!(backend, pool => {
-            let mut call = Box::pin(locks.transaction(pool, "key", patient(), async |mut tx| {
+            let mut call = Box::pin(locks.lock("key").options(&patient()).transaction(pool, async |mut tx| {
                 execute(&mut **tx, work.insert()).await?;
                 Ok::<_, Failure>(())
             }));
@@ -115,11 +115,14 @@ async fn an_error_that_the_body_swallows_fails_the_call(backend: Backend) {
         unreachable!()
     };
     let work = Work::new(&backend).await;
-    let swallows = locks.transaction(pool, "key", long(), async |mut tx| {
-        execute(&mut **tx, work.insert()).await?;
-        execute(&mut **tx, "SELECT 1/0".to_owned()).await.unwrap_err();
-        Ok::<_, Failure>(())
-    });
+    let swallows = locks
+        .lock("key")
+        .options(&long())
+        .transaction(pool, async |mut tx| {
+            execute(&mut **tx, work.insert()).await?;
+            execute(&mut **tx, "SELECT 1/0".to_owned()).await.unwrap_err();
+            Ok::<_, Failure>(())
+        });
     let failed = swallows.await.unwrap_err().lock();
     assert!(matches!(failed, LockError::Store { .. }), "{failed:?}");
     assert_eq!(work.done(&backend).await, 0);
@@ -132,7 +135,7 @@ async fn a_body_that_ends_its_transaction_fails_the_call(backend: Backend) {
     let work = Work::new(&backend).await;
     for (end, stands) in [("ROLLBACK", 0), ("COMMIT", 1)] {
         on_its_pool!(backend, pool => {
-            let ends = locks.transaction(pool, "key", patient(), async |mut tx| {
+            let ends = locks.lock("key").options(&patient()).transaction(pool, async |mut tx| {
                 execute(&mut **tx, work.insert()).await?;
                 execute(&mut **tx, end.to_owned()).await?;
                 Ok::<_, Failure>(())
@@ -151,7 +154,7 @@ async fn a_check_in_a_transaction_that_is_over_is_no_reason_to_repeat(backend: B
     let work = Work::new(&backend).await;
     for end in ["ROLLBACK", "COMMIT"] {
         on_its_pool!(backend, pool => {
-            let ends = locks.transaction(pool, "key", patient(), async |mut tx| {
+            let ends = locks.lock("key").options(&patient()).transaction(pool, async |mut tx| {
                 execute(&mut **tx, work.insert()).await?;
                 execute(&mut **tx, end.to_owned()).await?;
                 execute(&mut **tx, work.insert()).await?;
@@ -173,12 +176,15 @@ async fn a_check_that_the_managers_store_does_not_answer_is_no_reason_to_repeat(
     };
     let locks = line.manager().await;
     let pool = sqlx::MySqlPool::connect(&line.url).await.unwrap();
-    let checks = locks.transaction(&pool, "key", patient(), async |mut tx| {
-        line.proxy.set(Traffic::Refused);
-        let checked = current().unwrap().verify_in(&mut *tx).await;
-        line.proxy.set(Traffic::Flows);
-        Ok::<_, Failure>(checked?)
-    });
+    let checks = locks
+        .lock("key")
+        .options(&patient())
+        .transaction(&pool, async |mut tx| {
+            line.proxy.set(Traffic::Refused);
+            let checked = current().unwrap().verify_in(&mut *tx).await;
+            line.proxy.set(Traffic::Flows);
+            Ok::<_, Failure>(checked?)
+        });
     is_final(&checks.await.unwrap_err().lock(), "no answer");
 }
 
@@ -210,7 +216,7 @@ async fn a_deadlock_that_the_body_swallows_fails_the_call(backend: Backend) {
         let mut theirs = dblock::begin(pool).await.unwrap();
         // It has written more, so it is not the victim.
         execute(&mut *theirs, format!("UPDATE {rows} SET n = n + 1 WHERE id > 0")).await.unwrap();
-        let swallows = locks.transaction(pool, "key", patient(), async |mut tx| {
+        let swallows = locks.lock("key").options(&patient()).transaction(pool, async |mut tx| {
             execute(&mut **tx, update(0)).await?;
             let theirs_waits = execute(&mut *theirs, update(0));
             let ours_fails = execute(&mut **tx, update(1));
@@ -231,9 +237,9 @@ async fn a_deadlock_that_the_body_swallows_fails_the_call(backend: Backend) {
 async fn a_nested_transaction_that_is_over_fails_the_call_too(backend: Backend) {
     let locks = backend.manager().await;
     let work = Work::new(&backend).await;
-    let outer = locks.with("key", long(), async {
+    let outer = locks.lock("key").options(&long()).run(async {
         on_its_pool!(backend, pool => {
-            let swallows = locks.transaction(pool, "key", long(), async |mut tx| {
+            let swallows = locks.lock("key").options(&long()).transaction(pool, async |mut tx| {
                 execute(&mut **tx, work.insert()).await?;
                 if backend.kind() == Kind::Postgres {
                     execute(&mut **tx, "SELECT 1/0".to_owned()).await.unwrap_err();
@@ -245,7 +251,7 @@ async fn a_nested_transaction_that_is_over_fails_the_call_too(backend: Backend) 
             });
             let failed = swallows.await.unwrap_err().lock();
             assert!(failed.is_store(), "{failed:?}");
-            let done = locks.transaction(pool, "key", long(), async |mut tx| {
+            let done = locks.lock("key").options(&long()).transaction(pool, async |mut tx| {
                 Ok::<_, Failure>(execute(&mut **tx, work.insert()).await?)
             });
             done.await.unwrap();
@@ -259,7 +265,7 @@ async fn a_connection_that_is_killed_frees_the_key(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let work = Work::new(&backend).await;
     on_its_pool!(backend, pool => {
-        let killed = locks.transaction(pool, "key", long(), async |mut tx| {
+        let killed = locks.lock("key").options(&long()).transaction(pool, async |mut tx| {
             execute(&mut **tx, work.insert()).await?;
             let (id, kill) = match backend.kind() {
                 Kind::Postgres => ("SELECT pg_backend_pid()::bigint", "SELECT pg_terminate_backend"),
@@ -281,7 +287,7 @@ async fn a_pool_without_a_free_connection_does_not_keep_the_key(backend: Backend
     on_its_pool!(backend, pool => {
         let full = small(pool).await;
         let taken = full.acquire().await.unwrap();
-        let call = locks.transaction(&full, "key", briefly(), async |_| Ok::<_, Failure>(()));
+        let call = locks.lock("key").options(&briefly()).transaction(&full, async |_| Ok::<_, Failure>(()));
         let refused = timeout(LONG, call).await.expect("the call hangs").unwrap_err();
         assert_eq!(refused.kind(), StoreErrorKind::Unreachable);
         is_free(&other).await;
@@ -303,13 +309,13 @@ async fn a_store_that_is_down_before_the_body_is_told_as_that(backend: Backend) 
     let store = FaultyStore::over(backend.store().await);
     let (locks, other) = (store.manager(), backend.manager().await);
     store.always(Asked::Extend, Fault::Fail(StoreErrorKind::Unreachable));
-    let first = other.acquire("key", patient()).await.unwrap();
+    let first = other.lock("key").options(&patient()).acquire().await.unwrap();
     let waits = briefly().wait(LONG);
     on_its_pool!(backend, pool => {
         // All are in the wait queue before the release. The first of them asked before the others came, so the second
         // one is who hands over.
-        let former = async || locks.acquire("key", patient()).await.unwrap().release().await.unwrap();
-        let call = locks.transaction(pool, "key", waits, async |_| {
+        let former = async || locks.lock("key").options(&patient()).acquire().await.unwrap().release().await.unwrap();
+        let call = locks.lock("key").options(&waits).transaction(pool, async |_| {
             panic!("the body runs without its lock");
             #[expect(unreachable_code, reason = "gives the body its type")]
             Ok::<(), Failure>(())

@@ -1,4 +1,4 @@
-//! `locks.transaction`: a transaction that the call begins, lends to its body, and commits.
+//! `transaction`: a transaction that the call begins, lends to its body, and commits.
 
 use std::time::Duration;
 
@@ -37,14 +37,14 @@ async fn others_enter_after_the_commit(backend: Backend) {
         let table = work.table.clone();
         async move {
             waiting.await.unwrap();
-            let guard = other.acquire("key", patient()).await.unwrap();
+            let guard = other.lock("key").options(&patient()).acquire().await.unwrap();
             let done = Work { table }.done(&backend).await;
             guard.release().await.unwrap();
             done
         }
     });
     on_its_pool!(backend, pool => {
-        let value = locks.transaction(pool, "key", long(), async |mut tx| {
+        let value = locks.lock("key").options(&long()).transaction(pool, async |mut tx| {
             execute(&mut **tx, work.insert()).await?;
             nobody_enters(&backend, &other).await;
             waits.send(()).unwrap();
@@ -71,12 +71,15 @@ fn a_transaction_can_be_spawned() {
     }
     async fn spawns(locks: LockManager, pool: sqlx::PgPool, work: Work) {
         let task = tokio::spawn(async move {
-            let call = locks.transaction(&pool, "key", long(), async |mut tx| {
-                insert(&locks, &work.table, &mut tx).await?;
-                let insert = sqlx::query("INSERT INTO work VALUES (1)");
-                insert.execute(&mut **tx).await?;
-                Ok::<_, Failure>(work.insert())
-            });
+            let call = locks
+                .lock("key")
+                .options(&long())
+                .transaction(&pool, async |mut tx| {
+                    insert(&locks, &work.table, &mut tx).await?;
+                    let insert = sqlx::query("INSERT INTO work VALUES (1)");
+                    insert.execute(&mut **tx).await?;
+                    Ok::<_, Failure>(work.insert())
+                });
             call.await
         });
         task.await.unwrap().unwrap();
@@ -87,9 +90,9 @@ fn a_transaction_can_be_spawned() {
 async fn it_may_take_longer_than_the_ttl(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     on_its_pool!(backend, pool => {
-        let body = locks.transaction(pool, "key", briefly(), async |_| {
+        let body = locks.lock("key").options(&briefly()).transaction(pool, async |_| {
             passes(&backend, Duration::from_secs(5)).await;
-            assert!(other.try_acquire("key", long()).await.unwrap().is_none());
+            assert!(other.lock("key").options(&long()).try_acquire().await.unwrap().is_none());
             assert!(!current().unwrap().remaining().is_zero());
             Ok::<_, Failure>(())
         });
@@ -101,9 +104,9 @@ async fn it_may_take_longer_than_the_ttl(backend: Backend) {
 async fn nested_calls_enter_again(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     on_its_pool!(backend, pool => {
-        let body = locks.transaction(pool, "key", long(), async |mut tx| {
+        let body = locks.lock("key").options(&long()).transaction(pool, async |mut tx| {
             let token = current().unwrap().fence_token();
-            let nested = locks.with("key", long(), async { current().unwrap() }).await?;
+            let nested = locks.lock("key").options(&long()).run(async { current().unwrap() }).await?;
             assert_eq!(nested.fence_token(), token);
             current().unwrap().verify_in(&mut *tx).await?;
             assert_eq!(current().unwrap().hold_count(), 1);
@@ -117,15 +120,23 @@ async fn nested_calls_enter_again(backend: Backend) {
 async fn a_nested_transaction_leaves_the_lock_to_the_outer_call(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let work = Work::new(&backend).await;
-    let outer = locks.with("key", long(), async {
+    let outer = locks.lock("key").options(&long()).run(async {
         on_its_pool!(backend, pool => {
-            let inner = locks.transaction(pool, "key", long(), async |mut tx| {
+            let inner = locks.lock("key").options(&long()).transaction(pool, async |mut tx| {
                 execute(&mut **tx, work.insert()).await?;
                 Ok::<_, Failure>(())
             });
             inner.await.unwrap();
         });
-        assert!(other.try_acquire("key", long()).await.unwrap().is_none());
+        assert!(
+            other
+                .lock("key")
+                .options(&long())
+                .try_acquire()
+                .await
+                .unwrap()
+                .is_none()
+        );
     });
     outer.await.unwrap();
     assert_eq!(work.done(&backend).await, 1);
@@ -141,10 +152,10 @@ async fn the_next_task_enters_after_the_commit(backend: Backend) {
             let locks = locks.clone();
             async move {
                 waiting.await.unwrap();
-                locks.acquire("key", patient()).await.unwrap()
+                locks.lock("key").options(&patient()).acquire().await.unwrap()
             }
         });
-        let body = locks.transaction(pool, "key", long(), async |_| {
+        let body = locks.lock("key").options(&long()).transaction(pool, async |_| {
             waits.send(()).unwrap();
             Ok::<_, Failure>(current().unwrap().fence_token())
         });
@@ -160,8 +171,8 @@ async fn the_next_task_enters_after_the_commit(backend: Backend) {
 async fn another_transaction_cannot_check_the_lock(backend: Backend) {
     let locks = backend.manager().await;
     on_its_pool!(backend, pool => {
-        let body = locks.transaction(pool, "key", long(), async |_| {
-            let nested = locks.transaction(pool, "key", long(), async |_| Ok::<_, Failure>(()));
+        let body = locks.lock("key").options(&long()).transaction(pool, async |_| {
+            let nested = locks.lock("key").options(&long()).transaction(pool, async |_| Ok::<_, Failure>(()));
             assert_eq!(nested.await.unwrap_err().kind(), StoreErrorKind::Unsupported);
             let mut another = begin(pool).await?;
             let refused = current().unwrap().verify_in(&mut another).await.unwrap_err();
@@ -177,7 +188,7 @@ async fn another_transaction_cannot_check_the_lock(backend: Backend) {
 async fn a_child_cannot_share_the_lock_of_a_transaction(backend: Backend) {
     let locks = backend.manager().await;
     on_its_pool!(backend, pool => {
-        let body = locks.transaction(pool, "key", long(), async |_| {
+        let body = locks.lock("key").options(&long()).transaction(pool, async |_| {
             let refused = dblock::inherit(async {}).await.unwrap_err();
             assert!(matches!(refused, LockError::Invalid { .. }), "{refused:?}");
             Ok::<_, Failure>(())
@@ -190,7 +201,10 @@ async fn a_child_cannot_share_the_lock_of_a_transaction(backend: Backend) {
 async fn a_pool_of_another_database_is_refused(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let pool = sqlx::SqlitePool::connect("sqlite::memory:").await.unwrap();
-    let refused = locks.transaction(&pool, "key", long(), async |_| Ok::<_, Failure>(()));
+    let refused = locks
+        .lock("key")
+        .options(&long())
+        .transaction(&pool, async |_| Ok::<_, Failure>(()));
     let kind = refused.await.unwrap_err().kind();
     let expected = match backend.kind() {
         // Of the same kind, but without the table.
@@ -204,7 +218,10 @@ async fn a_pool_of_another_database_is_refused(backend: Backend) {
 async fn memory_has_no_transactions(backend: Backend) {
     let locks = backend.manager().await;
     let pool = sqlx::SqlitePool::connect("sqlite::memory:").await.unwrap();
-    let refused = locks.transaction(&pool, "key", long(), async |_| Ok::<_, Failure>(()));
+    let refused = locks
+        .lock("key")
+        .options(&long())
+        .transaction(&pool, async |_| Ok::<_, Failure>(()));
     assert_eq!(refused.await.unwrap_err().kind(), StoreErrorKind::Unsupported);
     is_free(&locks).await;
 }
@@ -215,7 +232,11 @@ where
     DB: Database,
     Transaction<'static, DB>: FenceConnection,
 {
-    locks.transaction(pool, "key", options, async |_| Ok(())).await
+    locks
+        .lock("key")
+        .options(&options)
+        .transaction(pool, async |_| Ok(()))
+        .await
 }
 
 async fn options_that_make_no_sense_are_refused(backend: Backend) {

@@ -70,7 +70,7 @@ async fn the_callers_commit_ends_the_lock(backend: Backend) {
         nobody_enters(&backend, &other).await;
         nobody_enters(&backend, &locks).await;
         tx.commit().await.unwrap();
-        let next = other.acquire("key", patient()).await.unwrap();
+        let next = other.lock("key").options(&patient()).acquire().await.unwrap();
         assert!(next.fence_token() > token);
         next.release().await.unwrap();
     });
@@ -156,7 +156,7 @@ async fn no_call_waits_for_an_operator(backend: Backend) {
             add_twice(&locks, "key", &mut tx, &work).await.unwrap();
             add(&locks, "key", &mut tx, &work).await.unwrap();
             tx.commit().await.unwrap();
-            let ours = locks.transaction(pool, "other", patient(), async |mut tx| {
+            let ours = locks.lock("other").options(&patient()).transaction(pool, async |mut tx| {
                 Ok::<_, Failure>(execute(&mut **tx, work.insert()).await?)
             });
             ours.await.unwrap();
@@ -189,7 +189,9 @@ async fn opposite_orders_end_with_an_error(backend: Backend) {
     });
     for key in ["a", "b"] {
         locks
-            .acquire(key, patient())
+            .lock(key)
+            .options(&patient())
+            .acquire()
             .await
             .unwrap()
             .release()

@@ -14,7 +14,7 @@
 //! | `Releasing` | the answer is `Released` or `Lost` | – |
 //! | `Releasing` | the row was locked, or the outcome is unknown: the release is sent again | `Releasing` |
 //! | `ReleaseDue`, `Releasing`, kept | another call enters in the same transaction | `Held` |
-//! | any, kept | `locks.transaction` has committed | – |
+//! | any, kept | `transaction` has committed | – |
 //! | `Lingering` | shutdown, when the row is busy for long enough by itself | – |
 //! | any but `Held` | the latest possible end in the store has passed | – |
 //!

@@ -9,35 +9,56 @@ use crate::engine::Turn;
 use crate::error::LockError;
 use crate::store::{Finding, InspectFilter, LockRow, Store, StoreError};
 
-/// Time limit of an operator's call, such as `inspect` or `revoke`.
+/// Time limit of an operator's call, such as `list` or `revoke`.
 const ADMIN_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Time limit of a migration. It includes waiting for the migrations of other nodes.
 const MIGRATION_TIMEOUT: Duration = Duration::from_mins(1);
 
-/// Calls for operators. Each waits for the store for at most 10 seconds,
-/// [`migrate`](LockManager::migrate) for a minute, and [`purge`](LockManager::purge) for 20 seconds in each
-/// of its steps.
 impl LockManager {
+    /// The calls for operators: what is locked and by whom, the end of a lock by force, the tables, and the
+    /// records of `run_once`.
+    ///
+    /// What a service asks about itself stays here: [`health`](Self::health), which every readiness probe
+    /// reads from memory, [`capabilities`](Self::capabilities), [`place`](Self::place) and
+    /// [`shutdown`](Self::shutdown).
+    pub fn admin(&self) -> Admin<'_> {
+        Admin { locks: self }
+    }
+
+    pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
+        self.admin()
+            .ask(|store| async move { store.check_schema().await })
+            .await
+    }
+}
+
+/// The calls for operators. From [`LockManager::admin`].
+///
+/// A key is always the one that was typed, without the manager's namespace: that of a guard, a row or a
+/// record. Each call waits for the store for at most 10 seconds, [`migrate`](Self::migrate) for a minute, and
+/// [`purge`](Self::purge) for 20 seconds in each of its steps.
+#[derive(Debug, Clone, Copy)]
+pub struct Admin<'m> {
+    pub(crate) locks: &'m LockManager,
+}
+
+impl Admin<'_> {
     /// Creates or upgrades the tables. Idempotent, and safe from many nodes at once. When there is nothing to
     /// do, rights to read suffice.
     ///
     /// # Errors
     /// [`LockError::Store`] when the database cannot be reached or refuses, [`LockError::Shutdown`] after
-    /// [`shutdown`](Self::shutdown).
+    /// [`shutdown`](LockManager::shutdown).
     ///
     /// # Cancel safety
     /// Dropping the future does not stop the migration.
-    pub async fn migrate(&self) -> Result<(), LockError> {
+    pub async fn migrate(self) -> Result<(), LockError> {
         let migrate = |store: Arc<dyn Store>| async move { store.migrate().await };
-        self.shared
+        self.locks
+            .shared
             .engine
             .run(Turn::Admin, MIGRATION_TIMEOUT, migrate)
-            .await
-    }
-
-    pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
-        self.admin(|store| async move { store.check_schema().await })
             .await
     }
 
@@ -46,37 +67,37 @@ impl LockManager {
     ///
     /// # Errors
     /// [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
-    /// [`shutdown`](Self::shutdown).
+    /// [`shutdown`](LockManager::shutdown).
     ///
     /// # Cancel safety
     /// Reads only.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use dblock::{InspectFilter, LockManager, LockOptions};
+    /// use dblock::{InspectFilter, LockManager};
     /// let locks = LockManager::connect("memory:").await?;
-    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
-    /// for row in locks.inspect(InspectFilter::new().prefix("order:")).await? {
+    /// let guard = locks.lock("order:42").acquire().await?;
+    /// for row in locks.admin().list(InspectFilter::new().prefix("order:")).await? {
     ///     println!("{} is held by {}", row.key, row.holder);
     ///     # assert_eq!(row.key.as_str(), "order:42");
     /// }
     /// # guard.release().await?;
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
     /// ```
-    pub async fn inspect(&self, mut filter: InspectFilter) -> Result<Vec<LockRow>, LockError> {
-        if let Some(namespace) = self.namespace() {
-            let prefix = format!("{namespace}:{}", filter.key_prefix());
+    pub async fn list(self, mut filter: InspectFilter) -> Result<Vec<LockRow>, LockError> {
+        if let Some(namespace) = self.locks.namespace() {
+            let prefix = format!("{namespace}:{}", filter.get_prefix());
             filter = filter.prefix(prefix);
         }
-        if let Some(mut after) = filter.begins_after().cloned() {
-            after.key = self.key(after.key.as_str())?;
+        if let Some(mut after) = filter.get_after().cloned() {
+            after.key = self.locks.key(after.key.as_str())?;
             filter = filter.after(after);
         }
         let mut rows = self
-            .admin(|store| async move { store.inspect(&filter).await })
+            .ask(|store| async move { store.inspect(&filter).await })
             .await?;
         for row in &mut rows {
-            row.key = row.key.out_of(self.namespace());
+            row.key = row.key.out_of(self.locks.namespace());
         }
         Ok(rows)
     }
@@ -86,29 +107,29 @@ impl LockManager {
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
-    /// [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
+    /// [`LockError::Shutdown`] after [`shutdown`](LockManager::shutdown).
     ///
     /// # Cancel safety
     /// Reads only.
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use dblock::{LockManager, LockOptions};
+    /// use dblock::LockManager;
     /// let locks = LockManager::connect("memory:").await?;
-    /// assert_eq!(locks.get("order:42").await?, None);
-    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
-    /// let row = locks.get("order:42").await?.expect("it was taken");
+    /// assert_eq!(locks.admin().get("order:42").await?, None);
+    /// let guard = locks.lock("order:42").acquire().await?;
+    /// let row = locks.admin().get("order:42").await?.expect("it was taken");
     /// println!("held by {} for {} µs more", row.holder, row.expire_at - row.now);
     /// # assert_eq!(row.fence_token, guard.fence_token());
     /// # guard.release().await?;
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
     /// ```
-    pub async fn get(&self, key: impl AsRef<str>) -> Result<Option<LockRow>, LockError> {
-        let key = self.key(key.as_ref())?;
+    pub async fn get(self, key: impl AsRef<str>) -> Result<Option<LockRow>, LockError> {
+        let key = self.locks.key(key.as_ref())?;
         // The keys that begin with this one come after it.
         let filter = InspectFilter::new().prefix(key.as_str()).include_free().limit(1);
         let found = self
-            .admin(|store| async move { store.inspect(&filter).await })
+            .ask(|store| async move { store.inspect(&filter).await })
             .await?;
         let found = found.into_iter().find(|row| row.key == key);
         Ok(found.map(|row| LockRow {
@@ -119,7 +140,7 @@ impl LockManager {
 
     /// Whether an owner holds the lock on `key`. This only reads the row, and the answer may be out of date
     /// when you get it. Code that must be alone takes the lock, for example with
-    /// [`try_acquire`](Self::try_acquire).
+    /// [`try_acquire`](crate::LockBuilder::try_acquire).
     ///
     /// # Errors
     /// As [`get`](Self::get).
@@ -129,15 +150,15 @@ impl LockManager {
     ///
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-    /// use dblock::{LockManager, LockOptions};
+    /// use dblock::LockManager;
     /// let locks = LockManager::connect("memory:").await?;
-    /// let guard = locks.acquire("order:42", LockOptions::new()).await?;
-    /// assert!(locks.is_locked("order:42").await?);
+    /// let guard = locks.lock("order:42").acquire().await?;
+    /// assert!(locks.admin().is_locked("order:42").await?);
     /// guard.release().await?;
-    /// assert!(!locks.is_locked("order:42").await?);
+    /// assert!(!locks.admin().is_locked("order:42").await?);
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
     /// ```
-    pub async fn is_locked(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
+    pub async fn is_locked(self, key: impl AsRef<str>) -> Result<bool, LockError> {
         Ok(self.get(key).await?.is_some_and(|row| row.is_held()))
     }
 
@@ -147,14 +168,14 @@ impl LockManager {
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
-    /// [`LockError::Shutdown`] after [`shutdown`](Self::shutdown).
+    /// [`LockError::Shutdown`] after [`shutdown`](LockManager::shutdown).
     ///
     /// # Cancel safety
     /// Dropping the future does not undo the call: it may still be carried out.
-    pub async fn revoke(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
-        let key = self.key(key.as_ref())?;
+    pub async fn revoke(self, key: impl AsRef<str>) -> Result<bool, LockError> {
+        let key = self.locks.key(key.as_ref())?;
         tracing::warn!(key = %key.typed(), "revoking a lock");
-        self.admin(|store| async move { store.revoke(&key).await }).await
+        self.ask(|store| async move { store.revoke(&key).await }).await
     }
 
     /// Frees a lock at once, whoever holds it. Returns whether the key was held.
@@ -168,10 +189,10 @@ impl LockManager {
     ///
     /// # Cancel safety
     /// As [`revoke`](Self::revoke).
-    pub async fn force_release(&self, key: impl AsRef<str>) -> Result<bool, LockError> {
-        let key = self.key(key.as_ref())?;
+    pub async fn force_release(self, key: impl AsRef<str>) -> Result<bool, LockError> {
+        let key = self.locks.key(key.as_ref())?;
         tracing::warn!(key = %key.typed(), "freeing a lock by force");
-        self.admin(|store| async move { store.force_release(&key).await })
+        self.ask(|store| async move { store.force_release(&key).await })
             .await
     }
 
@@ -183,7 +204,7 @@ impl LockManager {
     ///
     /// # Errors
     /// [`LockError::Invalid`] when `idle` is shorter than a day, [`LockError::Store`] when the store could
-    /// not be asked, [`LockError::Shutdown`] after [`shutdown`](Self::shutdown). Rows deleted before the
+    /// not be asked, [`LockError::Shutdown`] after [`shutdown`](LockManager::shutdown). Rows deleted before the
     /// error stay deleted.
     ///
     /// # Cancel safety
@@ -191,8 +212,8 @@ impl LockManager {
     ///
     /// # Panics
     /// Outside of a tokio runtime, or in one without time, if the purge has more than one step to do.
-    pub async fn purge(&self, idle: Duration) -> Result<u64, LockError> {
-        self.shared.engine.purge(idle).await
+    pub async fn purge(self, idle: Duration) -> Result<u64, LockError> {
+        self.locks.shared.engine.purge(idle).await
     }
 
     /// Checks what breaks locks in practice: rights, tables, settings that lose commits, standbys, poolers,
@@ -201,11 +222,11 @@ impl LockManager {
     /// hold. A store that has nothing to check, such as the memory store, has no findings.
     ///
     /// The tables need not exist, so build the manager with
-    /// [`LockManagerBuilder::start`](crate::LockManagerBuilder::start).
+    /// [`LockManagerBuilder::build_lazy`](crate::LockManagerBuilder::build_lazy).
     ///
     /// # Errors
     /// [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
-    /// [`shutdown`](Self::shutdown).
+    /// [`shutdown`](LockManager::shutdown).
     ///
     /// # Cancel safety
     /// Reads only.
@@ -213,24 +234,28 @@ impl LockManager {
     /// ```
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// use dblock::{LockManager, Severity};
-    /// let locks = LockManager::builder_for_url("memory:")?.start()?;
-    /// for finding in locks.diagnose().await? {
+    /// let locks = LockManager::builder_for_url("memory:")?.build_lazy()?;
+    /// for finding in locks.admin().diagnose().await? {
     ///     if finding.severity > Severity::Fine {
     ///         println!("{}: {} ({})", finding.check, finding.found, finding.meaning);
     ///     }
     /// }
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
     /// ```
-    pub async fn diagnose(&self) -> Result<Vec<Finding>, LockError> {
-        self.admin(|store| async move { store.diagnose().await }).await
+    pub async fn diagnose(self) -> Result<Vec<Finding>, LockError> {
+        self.ask(|store| async move { store.diagnose().await }).await
     }
 
-    async fn admin<T, W, F>(&self, work: W) -> Result<T, LockError>
+    async fn ask<T, W, F>(self, work: W) -> Result<T, LockError>
     where
         T: Send + 'static,
         W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        self.shared.engine.run(Turn::Admin, ADMIN_TIMEOUT, work).await
+        self.locks
+            .shared
+            .engine
+            .run(Turn::Admin, ADMIN_TIMEOUT, work)
+            .await
     }
 }

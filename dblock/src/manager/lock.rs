@@ -1,0 +1,282 @@
+//! One way to lock: the keys, how to take them, and an end that says what is wanted.
+
+use std::future::Future;
+use std::time::Duration;
+
+use super::keys::Wanted;
+use super::{LockKeys, LockManager};
+use crate::body;
+use crate::error::{LockError, TimeoutCause};
+use crate::guard::{Holds, LockGuard};
+use crate::key::Key;
+use crate::options::{LockOptions, OnLost};
+
+impl LockManager {
+    /// The most keys that one call takes together.
+    pub const MAX_KEYS: usize = dblock_core::limits::MAX_KEYS;
+
+    /// A lock on a key, or on several keys: how to take it, and then an end that says what is wanted.
+    ///
+    /// | end | the lock is held |
+    /// |---|---|
+    /// | [`run(body)`](LockBuilder::run) | while the body runs |
+    /// | [`acquire()`](LockBuilder::acquire), [`try_acquire()`](LockBuilder::try_acquire) | as long as the guard that it gives |
+    /// | `transaction(&pool, body)` | until a transaction of the database has committed |
+    /// | [`lead(body)`](LockBuilder::lead) | for as long as this node is the leader |
+    ///
+    /// Without options the ttl is 30 seconds, the lease is renewed, a busy lock is an error at once, and a
+    /// lost lease stops the body.
+    ///
+    /// # Several keys
+    /// All of them are taken, or none. They are sorted, and a key that is given twice counts once. When all
+    /// of them are free, this takes one round trip. When one is busy, the call waits for that one and holds
+    /// only smaller keys meanwhile. So calls that hold nothing else never wait for each other in a circle,
+    /// in whatever order they name their keys. A key that the call chain already holds is re-entered.
+    ///
+    /// When a key is busy, the call gives back the larger keys that it has taken. So for a moment others may
+    /// find those busy. Without `wait`, two calls with the same keys may both fail for that reason.
+    ///
+    /// The options apply to each key, except that `wait` is for all of them together. `max_hold` counts for
+    /// each key from its own grant, and so does the ttl with `renew(false)`: make them longer than the
+    /// `wait`. A lease that is lost before all keys are taken is acquired anew, within `wait`.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use dblock::LockManager;
+    ///
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let wait = Duration::from_secs(5);
+    /// let sum = locks.lock("account:7").wait(wait).run(async { 1 + 1 }).await?;
+    /// assert_eq!(sum, 2);
+    ///
+    /// let guard = locks.lock(["account:7", "account:3"]).wait(wait).acquire().await?;
+    /// assert_eq!(guard.keys().collect::<Vec<_>>(), ["account:3", "account:7"]);
+    /// guard.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub fn lock(&self, keys: impl LockKeys) -> LockBuilder<'_> {
+        LockBuilder {
+            locks: self,
+            keys: keys.wanted(self.namespace()),
+            options: LockOptions::new(),
+        }
+    }
+}
+
+/// A lock that is about to be taken. From [`LockManager::lock`].
+#[derive(Debug)]
+#[must_use = "nothing is locked before an end such as `run(…)` or `acquire()` is awaited"]
+pub struct LockBuilder<'m> {
+    pub(super) locks: &'m LockManager,
+    /// Or why they are refused. An end says it.
+    pub(super) keys: Result<Wanted, String>,
+    pub(super) options: LockOptions,
+}
+
+/// How the lock is taken.
+impl LockBuilder<'_> {
+    /// Options as a value, such as those of a configuration file. They replace what was set before; what
+    /// follows changes them.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use dblock::{LockManager, LockOptions};
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let shared = LockOptions::new().ttl(Duration::from_secs(10)).wait(Duration::from_secs(5));
+    /// let guard = locks.lock("import").options(&shared).renew(false).acquire().await?;
+    /// assert!(guard.remaining() <= Duration::from_secs(10));
+    /// # guard.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub fn options(mut self, options: &LockOptions) -> Self {
+        self.options.clone_from(options);
+        self
+    }
+
+    /// Length of the lease, 30 seconds by default: [`LockOptions::ttl`].
+    pub fn ttl(self, ttl: Duration) -> Self {
+        self.set(|options| options.ttl(ttl))
+    }
+
+    /// How long the acquire may take in all, not at all by default: [`LockOptions::wait`].
+    pub fn wait(self, wait: Duration) -> Self {
+        self.set(|options| options.wait(wait))
+    }
+
+    /// Waits until the lock is free, however long that takes: [`LockOptions::wait_forever`].
+    pub fn wait_forever(self) -> Self {
+        self.set(LockOptions::wait_forever)
+    }
+
+    /// Whether the lease is renewed, which it is by default: [`LockOptions::renew`].
+    pub fn renew(self, renew: bool) -> Self {
+        self.set(|options| options.renew(renew))
+    }
+
+    /// What happens to the body when the lease is lost; it is stopped by default: [`LockOptions::on_lost`].
+    pub fn on_lost(self, on_lost: OnLost) -> Self {
+        self.set(|options| options.on_lost(on_lost))
+    }
+
+    /// The longest time that the lock may be held: [`LockOptions::max_hold`].
+    pub fn max_hold(self, max_hold: Duration) -> Self {
+        self.set(|options| options.max_hold(max_hold))
+    }
+
+    /// Keeps one key busy for at least this long after the grant: [`LockOptions::hold_min`].
+    pub fn hold_min(self, hold_min: Duration) -> Self {
+        self.set(|options| options.hold_min(hold_min))
+    }
+
+    fn set(mut self, change: impl FnOnce(LockOptions) -> LockOptions) -> Self {
+        self.options = change(self.options);
+        self
+    }
+}
+
+/// What is wanted.
+impl<'m> LockBuilder<'m> {
+    /// Runs `body` under the lock. This is what the attribute expands to.
+    ///
+    /// The body starts when the lock is taken. When it returns or panics, the lock is released. The call
+    /// waits for the release for at most 3 seconds, and not beyond the end of the lease. Then it returns the
+    /// body's value or resumes the panic. When a lease is lost, the body is dropped at its next await.
+    ///
+    /// A body that returns a `Result` gives a `Result` in a `Result`: `run(body).await?` is that of the body,
+    /// where the error type is made `From<LockError>`. The second example shows it.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and [`LockError::Lost`] when a lease ended before the body did. With
+    /// [`OnLost::Signal`] a lost lease is no error.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the body first and then releases the lock in the background.
+    ///
+    /// # Panics
+    /// Only if the body does.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dblock::{LockManager, current_locks};
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let sum = locks.lock("account:7").run(async { 1 + 1 }).await?;
+    /// assert_eq!(sum, 2);
+    /// let held = locks.lock(["account:7", "account:3"]).run(async { current_locks().len() }).await?;
+    /// assert_eq!(held, 2);
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    ///
+    /// ```
+    /// use dblock::{LockError, LockManager};
+    ///
+    /// #[derive(Debug)]
+    /// enum OrderError {
+    ///     Lock(LockError),
+    ///     Unpaid,
+    /// }
+    ///
+    /// impl From<LockError> for OrderError {
+    ///     fn from(error: LockError) -> Self {
+    ///         Self::Lock(error)
+    ///     }
+    /// }
+    ///
+    /// async fn ship(locks: &LockManager, paid: bool) -> Result<&'static str, OrderError> {
+    ///     let body = async { if paid { Ok("shipped") } else { Err(OrderError::Unpaid) } };
+    ///     locks.lock("order:42").run(body).await?
+    /// }
+    ///
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// let locks = LockManager::connect("memory:").await?;
+    /// assert_eq!(ship(&locks, true).await?, "shipped");
+    /// assert!(matches!(ship(&locks, false).await, Err(OrderError::Unpaid)));
+    /// let guard = locks.lock("order:42").acquire().await?;
+    /// assert!(matches!(ship(&locks, true).await, Err(OrderError::Lock(error)) if error.is_busy()));
+    /// # guard.release().await?;
+    /// # Ok::<_, OrderError>(()) }).unwrap();
+    /// ```
+    pub fn run<F: Future>(self, body: F) -> impl Future<Output = Result<F::Output, LockError>> + use<'m, F> {
+        body::run(async move { Ok(self.holds().await?.0.into_vec()) }, body)
+    }
+
+    /// Takes the lock by hand. Prefer the attribute, or [`run`](Self::run): there the lock cannot outlive the
+    /// work, and the work cannot outlive the lease.
+    ///
+    /// In a call chain that already holds the key, this re-enters. The guard itself starts no chain: a nested
+    /// call with the same key finds the lock busy, or waits for it, unless it runs in [`LockGuard::enter`].
+    ///
+    /// # Errors
+    /// - [`LockError::Invalid`] for a bad key or option, before anything is sent: also without keys, with
+    ///   more than [`MAX_KEYS`](LockManager::MAX_KEYS), and for `hold_min` with several keys.
+    /// - [`LockError::Busy`] when another owner holds the lock and no `wait` was given,
+    ///   [`LockError::Timeout`] when the `wait` has run out.
+    /// - [`LockError::Store`] when the store failed: at once if the error is permanent or no `wait` was
+    ///   given, else when the `wait` has run out. Without `wait`, a store that does not answer fails after 5
+    ///   seconds.
+    /// - [`LockError::Lost`] when the chain holds the key by a lease that has ended.
+    /// - [`LockError::Shutdown`] after [`shutdown`](LockManager::shutdown).
+    ///
+    /// The error is about the key that was the reason, and then no key stays locked.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind: a grant that arrives later is released at once.
+    pub async fn acquire(self) -> Result<LockGuard, LockError> {
+        let (holds, first) = self.holds().await?;
+        Ok(LockGuard::new(holds, first))
+    }
+
+    /// Takes the lock if it is free, or becomes free within the `wait`. Returns `None` if it, or one of several
+    /// keys, is busy for that long.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), but a busy lock is not an error. So a [`LockError::Timeout`] always
+    /// says that the database did not answer in time ([`TimeoutCause::NoAnswer`]): it is unknown whether the
+    /// lock is busy.
+    ///
+    /// # Cancel safety
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use std::time::Duration;
+    /// use dblock::LockManager;
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let guard = locks.lock("order:42").try_acquire().await?.expect("free");
+    /// let soon = Duration::from_millis(50);
+    /// assert!(locks.lock("order:42").wait(soon).try_acquire().await?.is_none());
+    /// # guard.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub async fn try_acquire(self) -> Result<Option<LockGuard>, LockError> {
+        match self.acquire().await {
+            Ok(guard) => Ok(Some(guard)),
+            Err(LockError::Busy { .. }) => Ok(None),
+            // A store that did not answer is not busy.
+            Err(LockError::Timeout { cause, .. }) if cause != TimeoutCause::NoAnswer => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Takes the locks, and says which of them was named first.
+    pub(crate) async fn holds(self) -> Result<(Holds, usize), LockError> {
+        match self.keys.map_err(LockError::invalid)? {
+            Wanted::One(key) => Ok((Holds::One(self.locks.hold(&key, &self.options).await?), 0)),
+            // Boxed, so that one key does not pay for its size.
+            Wanted::Several(keys, first) => {
+                let holds = Box::pin(self.locks.hold_all(&keys, &self.options)).await?;
+                Ok((Holds::Several(holds), first))
+            }
+        }
+    }
+
+    /// The key of an end that takes one only.
+    pub(super) fn one_key(keys: Result<Wanted, String>, several: &str) -> Result<Key, LockError> {
+        match keys {
+            Ok(Wanted::One(key)) => Ok(key),
+            Ok(Wanted::Several(..)) => Err(LockError::invalid(several)),
+            Err(refused) => Err(LockError::invalid(refused)),
+        }
+    }
+}
