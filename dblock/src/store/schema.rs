@@ -88,15 +88,15 @@ fn check_for(
     Err(StoreError::new(StoreErrorKind::Schema, message))
 }
 
-/// A script of `migrations/`, rewritten for the configured table. The scripts use the default table names, so
-/// that they can be run by hand.
-pub(crate) fn script_for(script: &str, table: &TableName, quote: char) -> String {
+/// A script of `migrations/`, rewritten for [these tables](TableName::all_quoted). The scripts use the default
+/// table names, so that they can be run by hand.
+pub(crate) fn script_for(script: &str, [locks, version, record]: &[String; 3]) -> String {
     script
         .replace("distributed_lock_version", "\u{1}")
         .replace("distributed_lock_record", "\u{2}")
-        .replace(DEFAULT_TABLE, &table.quoted(quote))
-        .replace('\u{1}', &table.quoted_version(quote))
-        .replace('\u{2}', &table.quoted_record(quote))
+        .replace(DEFAULT_TABLE, locks)
+        .replace('\u{1}', version)
+        .replace('\u{2}', record)
 }
 
 #[cfg(test)]
@@ -165,8 +165,7 @@ mod tests {
         assert_eq!(
             script_for(
                 "distributed_lock distributed_lock_version distributed_lock_record",
-                &table,
-                '`'
+                &table.all_quoted('`')
             ),
             "`ops`.`locks` `ops`.`locks_version` `ops`.`locks_record`"
         );

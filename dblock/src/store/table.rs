@@ -72,6 +72,15 @@ impl TableName {
         self.quoted_with(quote, RECORD_SUFFIX)
     }
 
+    /// The lock table, the version table and the table of records for SQL text.
+    pub(crate) fn all_quoted(&self, quote: char) -> [String; 3] {
+        [
+            self.quoted(quote),
+            self.quoted_version(quote),
+            self.quoted_record(quote),
+        ]
+    }
+
     fn quoted_with(&self, quote: char, suffix: &str) -> String {
         let name = format!("{quote}{}{suffix}{quote}", self.name);
         match &self.schema {

@@ -100,7 +100,7 @@ async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<
             make(
                 store,
                 connection,
-                &schema::script_for(statement, &store.table, '`'),
+                &schema::script_for(statement, &store.table.all_quoted('`')),
             )
             .await?;
         }

@@ -284,13 +284,14 @@ pub(super) fn change(table: &str, key: &Key, change: &RecordChange) -> String {
     }
 }
 
-/// `started_at`, `finished_at` and `keep_until` of what is written, as SQL.
-fn times(entry: &RecordEntry) -> [String; 3] {
+/// `started_at`, `finished_at` and `keep_until` of what is written, as SQL. An attempt that has ended started at
+/// `since`.
+fn times(entry: &RecordEntry, since: &str) -> [String; 3] {
     let clock = sql::CLOCK;
     let keep_until = format!("{clock} + {}", micros(entry.keep));
     match entry.state {
         RecordState::Processing => [clock.into(), "0".into(), keep_until],
-        RecordState::Succeeded | RecordState::Failed => ["started_at".into(), clock.into(), keep_until],
+        RecordState::Succeeded | RecordState::Failed => [since.into(), clock.into(), keep_until],
     }
 }
 
@@ -311,8 +312,7 @@ fn values(entry: &RecordEntry) -> [String; 7] {
 }
 
 fn insert(table: &str, key: &str, entry: &RecordEntry) -> String {
-    let [started_at, finished_at, keep_until] = times(entry);
-    let started_at = started_at.replace("started_at", sql::CLOCK);
+    let [started_at, finished_at, keep_until] = times(entry, sql::CLOCK);
     format!(
         "INSERT INTO {table} ({RECORD_COLUMNS}) SELECT {key}, {}, {started_at}, {finished_at}, {keep_until} FROM DUAL \
          WHERE NOT EXISTS (SELECT 1 FROM {table} WHERE record_key = {key})",
@@ -322,7 +322,7 @@ fn insert(table: &str, key: &str, entry: &RecordEntry) -> String {
 
 fn replace(table: &str, key: &str, version: RecordVersion, entry: &RecordEntry) -> String {
     let columns = RECORD_COLUMNS.split(", ").skip(1);
-    let values = values(entry).into_iter().chain(times(entry));
+    let values = values(entry).into_iter().chain(times(entry, "started_at"));
     let assignments: Vec<_> = columns
         .zip(values)
         .map(|(column, value)| format!("{column} = {value}"))

@@ -85,16 +85,16 @@ async fn run_script(store: &PostgresStore, connection: &mut PgConnection) -> Res
         .fetch_in(&mut transaction)
         .await
         .map_err(failed)?;
-    let script = schema::script_for(SCRIPT, &store.table, '"');
-    let script = if let Some(name) = store.table.schema() {
+    let tables = store.table.all_quoted('"');
+    let tables = if let Some(name) = store.table.schema() {
         create_schema(name, &mut transaction).await.map_err(failed)?;
-        script
+        tables
     } else {
-        let placed = in_its_schema(&script, store, &mut transaction).await;
-        placed
-            .map_err(failed)?
-            .ok_or_else(error::no_schema_to_create_in)?
+        let schema = schema_of(&tables[0], &mut transaction).await.map_err(failed)?;
+        let schema = schema.ok_or_else(error::no_schema_to_create_in)?;
+        tables.map(|table| format!("{schema}.{table}"))
     };
+    let script = schema::script_for(SCRIPT, &tables);
     let script = format!("SET LOCAL search_path = pg_catalog; {script}");
     let script = sqlx::raw_sql(AssertSqlSafe(script));
     script.execute(&mut *transaction).await.map_err(failed)?;
@@ -119,16 +119,9 @@ async fn create_schema(name: &str, connection: &mut PgConnection) -> Result<(), 
     Ok(())
 }
 
-/// Puts the schema before the script's tables: the one of the lock table, else the one where new tables are
-/// created. `None` if there is no such schema. The script's types and operators are then looked up in
-/// `pg_catalog` only.
-async fn in_its_schema(
-    script: &str,
-    store: &PostgresStore,
-    connection: &mut PgConnection,
-) -> Result<Option<String>, sqlx::Error> {
-    let table = store.table.quoted('"');
-    let others = [store.table.quoted_version('"'), store.table.quoted_record('"')];
+/// The schema of the lock table, else the one where new tables are created. `None` if there is no such schema.
+/// The script names it, because it looks up types and operators in `pg_catalog` only.
+async fn schema_of(table: &str, connection: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {
     let find = format!(
         "SELECT coalesce(
             (SELECT relnamespace::pg_catalog.regnamespace::pg_catalog.text FROM pg_catalog.pg_class
@@ -136,11 +129,5 @@ async fn in_its_schema(
             pg_catalog.quote_ident(pg_catalog.current_schema()::pg_catalog.text))"
     );
     let row = sqlx::raw_sql(AssertSqlSafe(find)).fetch_one(connection).await?;
-    let schema: Option<&str> = row.try_get(0)?;
-    Ok(schema.map(|schema| {
-        let script = script.replace(&table, &format!("{schema}.{table}"));
-        others.iter().fold(script, |script, other| {
-            script.replace(other, &format!("{schema}.{other}"))
-        })
-    }))
+    row.try_get(0)
 }

@@ -5,6 +5,7 @@
 //! user's transaction that locks a row delays nobody else. `sql/mod.rs` explains why the statements are
 //! right.
 
+mod action;
 mod admin;
 mod apply;
 mod certain;

@@ -5,9 +5,10 @@ use std::time::Duration;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
+use super::action::{ByStatement, Placed};
 use crate::store::clock::until;
 use crate::store::sql_row::{self, WIDTH, unreadable};
-use crate::store::{Holder, Kind, LockRow, Outcome, Request};
+use crate::store::{Holder, Kind, LockRow, Outcome};
 
 /// A row of [`COLUMNS`](sql_row::COLUMNS) and the clock.
 pub(super) fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
@@ -16,17 +17,16 @@ pub(super) fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
 
 /// Reads one row of an answer: the request's place in the batch, and the outcome. [`super::sql`] lists the
 /// columns.
-pub(super) fn answer(
-    kind: Kind,
-    part: &[(usize, &Request)],
+pub(super) fn answer<A: ByStatement>(
+    part: &[Placed<'_, A>],
     row: &PgRow,
 ) -> Result<(usize, Outcome), sqlx::Error> {
     let key: &str = row.try_get(0)?;
     let found = part
-        .binary_search_by(|(_, request)| request.key.as_str().cmp(key))
+        .binary_search_by(|placed| placed.request.key.as_str().cmp(key))
         .map_err(|_| unexpected("a key that was not asked for"))?;
-    let (place, request) = part[found];
-    let outcome = match (kind, row.try_get(1)?) {
+    let Placed { place, request, .. } = part[found];
+    let outcome = match (A::KIND, row.try_get(1)?) {
         (Kind::Acquire, "busy") => Outcome::Busy(holder(row, until(row.try_get(3)?, 0))?),
         (Kind::Acquire, "queued") => Outcome::Queued {
             holder: holder(row, until(row.try_get(3)?, 0))?,

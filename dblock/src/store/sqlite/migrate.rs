@@ -60,7 +60,7 @@ impl SqliteStore {
         let found = self.version(connection).await?;
         let done = found.map_or(0, |found| usize::try_from(found.version).unwrap_or(0));
         for script in SCRIPTS.iter().skip(done) {
-            let script = schema::script_for(script, &self.table, '"');
+            let script = schema::script_for(script, &self.table.all_quoted('"'));
             sqlx::raw_sql(AssertSqlSafe(script))
                 .execute(&mut *connection)
                 .await

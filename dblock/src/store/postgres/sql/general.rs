@@ -3,7 +3,10 @@
 //! Each statement looks up its rows by key once, in `found`. After that it reaches a row by its `ctid`, to
 //! lock it and to write the version that was locked.
 
-use super::{ACQUIRE, LAST_TOKEN, NO_SUCCESSOR, NOW, Parts, RELEASE, WITHOUT_FLUSH, ceiling, requests, tell};
+use super::{
+    ACQUIRE, Commit, LAST_TOKEN, NO_SUCCESSOR, NOW, Notify, Parts, RELEASE, WITHOUT_FLUSH, ceiling, requests,
+    tell,
+};
 use crate::store::clock::micros;
 use crate::store::{NEXT_TTL, QUEUE_AHEAD};
 
@@ -191,7 +194,7 @@ SELECT lock_key, 'lost', 0, false, false FROM found WHERE place IS NULL"
 ///
 /// A row with a live successor is passed on to it. The row stays held all the time, and the commit of this
 /// statement is the whole hand-over. A key whose tokens are used up is only freed.
-pub(super) fn release(table: &str) -> Parts {
+pub(super) fn release(table: &str, commit: Commit, notify: Notify) -> Parts {
     let judged = judged(table, &RELEASE);
     let passes = format!("inside AND next_until > now AND fence_ceiling < {LAST_TOKEN}");
     // The columns of the successor are read from the row that is written.
@@ -210,20 +213,30 @@ pub(super) fn release(table: &str) -> Parts {
         .map(|(column, then)| format!("{column} = CASE WHEN j.passes THEN {then} ELSE t.{column} END"))
         .collect();
     let passed_on = passed_on.join(",\n        ");
-    let tell = tell(table, "j.passes", "j.inside AND t.wanted_until > j.now");
+    let tell = tell(table, "j.passes", "j.inside AND t.wanted_until > j.now", notify);
+    // A pass-on is a grant, which waits for the disk.
+    let (commits, and_commits) = match commit {
+        Commit::Flushed => (String::new(), ""),
+        Commit::Unflushed => (
+            format!(
+                ", commits AS MATERIALIZED (
+    SELECT CASE WHEN NOT bool_or(passes) THEN {WITHOUT_FLUSH} END FROM passing
+)"
+            ),
+            " AND (SELECT true FROM commits)",
+        ),
+    };
     let with = format!(
         "{judged}, passing AS MATERIALIZED (
     SELECT *, {passes} AS passes FROM judged
-), commits AS MATERIALIZED (
-    SELECT CASE WHEN NOT bool_or(passes) THEN {WITHOUT_FLUSH} END FROM passing
-), written AS (
+){commits}, written AS (
     UPDATE {table} t SET
         reentrant_count = CASE WHEN j.passes THEN 1 WHEN j.inside THEN 0 ELSE t.reentrant_count END,
         {passed_on},
         revoked = t.revoked AND NOT j.passes,
         {NO_SUCCESSOR}
     FROM passing j
-    WHERE t.ctid = j.locked_at AND (SELECT true FROM commits) AND (j.inside OR (NOT j.mine AND j.next_lease = j.lease))
+    WHERE t.ctid = j.locked_at{and_commits} AND (j.inside OR (NOT j.mine AND j.next_lease = j.lease))
     RETURNING j.lock_key,
         CASE WHEN j.passes THEN 'passed on' WHEN j.inside THEN 'freed' ELSE 'withdrawn' END, {tell}
 )"

@@ -4,7 +4,9 @@
 //! not changed; [`super::general`] is asked for the rest. Each row goes through the whole statement before
 //! the next one. Storing nothing in between saves half of the general statement's cost.
 
-use super::{ACQUIRE, NO_SUCCESSOR, NOW, Parts, RELEASE, WITHOUT_FLUSH, ceiling, requests, tell_freed};
+use super::{
+    ACQUIRE, NO_SUCCESSOR, NOW, Notify, Parts, RELEASE, WITHOUT_FLUSH, ceiling, requests, tell_freed,
+};
 
 /// Rows that are absent or free. Answers as the acquire of [`super::general`], as far as that concerns a
 /// grant.
@@ -45,7 +47,7 @@ RETURNING t.lock_key, 'granted', t.fence_token, t.expire_at - t.acquired_at, t.w
 /// Rows held by the leases, without a successor. Answers as the release of [`super::general`].
 pub(super) fn release(table: &str) -> String {
     let requests = requests(&RELEASE);
-    let tell = tell_freed(table, &format!("t.wanted_until > {NOW}"));
+    let tell = tell_freed(table, &format!("t.wanted_until > {NOW}"), Notify::Waiters);
     format!(
         "
 UPDATE {table} t SET reentrant_count = 0, {NO_SUCCESSOR}

@@ -61,6 +61,14 @@ const NO_SUCCESSOR: &str = "next_lease = NULL, next_owner = NULL, next_holder = 
 /// that a crash of the server [may forget](crate::store::rules::may_be_forgotten).
 const WITHOUT_FLUSH: &str = "pg_catalog.set_config('synchronous_commit', 'off', true) = 'off'";
 
+/// Whether the commit of a release waits for the disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Commit {
+    Flushed,
+    /// By [`WITHOUT_FLUSH`].
+    Unflushed,
+}
+
 /// The ceiling of a lease whose token is `token`. A parameter may be computed with even where a CASE leaves
 /// it out, so no token may be too small for the difference.
 fn ceiling(token: &str, spare: &str) -> String {
@@ -79,10 +87,21 @@ pub(super) const RELEASED: char = 'r';
 /// First letter of a pass-on's payload. The lease in 36 letters, its token, a space, and the key follow.
 pub(super) const PASSED_ON: char = 'p';
 
+/// Whether a statement notifies those that wait for its rows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Notify {
+    Waiters,
+    /// For a server that cannot take another notification.
+    Nobody,
+}
+
 /// A column that nobody reads. With the commit of the statement it notifies those that wait for the row `t`,
 /// which has just been freed. It does so only if somebody waits: notifications make commits wait for one
 /// another.
-fn tell_freed(table: &str, wanted: &str) -> String {
+fn tell_freed(table: &str, wanted: &str, notify: Notify) -> String {
+    if notify == Notify::Nobody {
+        return "NULL".to_owned();
+    }
     let channel = channel(table);
     format!(
         "CASE WHEN {wanted}
@@ -92,19 +111,18 @@ fn tell_freed(table: &str, wanted: &str) -> String {
 
 /// As [`tell_freed`], and also notifies the successor of the row `t`, if `passed_on` says that it was passed
 /// on.
-fn tell(table: &str, passed_on: &str, freed_and_wanted: &str) -> String {
-    let (channel, freed) = (channel(table), tell_freed(table, freed_and_wanted));
+fn tell(table: &str, passed_on: &str, freed_and_wanted: &str, notify: Notify) -> String {
+    let freed = tell_freed(table, freed_and_wanted, notify);
+    if notify == Notify::Nobody {
+        return freed;
+    }
+    let channel = channel(table);
     format!(
         "CASE WHEN {passed_on}
         THEN pg_catalog.pg_notify({channel},
             pg_catalog.concat('{PASSED_ON}', t.lease_id, t.fence_token, ' ', t.lock_key)) IS NOT NULL
         ELSE {freed} END"
     )
-}
-
-/// `sql` without its notifications: for a server that cannot take another one.
-fn quiet(sql: &str) -> String {
-    sql.replace("pg_catalog.pg_notify(", "pg_catalog.concat(")
 }
 
 /// The columns of a batch of acquires.
@@ -198,8 +216,11 @@ impl Sql {
         let table = table.quoted('"');
         let (acquire_one, acquire_many) = (one::acquire(&table), many::acquire(&table));
         let acquire = general::acquire(&table);
-        let release = general::release(&table);
-        let release_recorded = record::with_release(&release, &record_table);
+        let release = |commit, notify| general::release(&table, commit, notify);
+        let plain = |notify| release(Commit::Unflushed, notify).text().into();
+        // A record must not be forgotten.
+        let recorded = |notify| record::with_release(&release(Commit::Flushed, notify), &record_table).into();
+        let force_release = |notify| rest::force_release(&table, notify).into();
         Self {
             acquire_recorded: Statements {
                 one: Some(record::with_one_acquire(&acquire_one, &record_table).into()),
@@ -210,8 +231,8 @@ impl Sql {
             release_recorded: Statements {
                 one: None,
                 many: None,
-                quiet: Some(quiet(&release_recorded).into()),
-                general: release_recorded.into(),
+                general: recorded(Notify::Waiters),
+                quiet: Some(recorded(Notify::Nobody)),
             },
             acquire: Statements {
                 one: Some(acquire_one.text().into()),
@@ -228,15 +249,15 @@ impl Sql {
             release: Statements {
                 one: Some(one::release(&table).into()),
                 many: Some(many::release(&table).into()),
-                general: release.text().into(),
-                quiet: Some(quiet(&release.text()).into()),
+                general: plain(Notify::Waiters),
+                quiet: Some(plain(Notify::Nobody)),
             },
             rows: rest::rows(&table).into(),
             inspect: rest::inspect(&table).into(),
             inspect_urgent: rest::inspect_urgent(&table).into(),
             revoke: rest::revoke(&table).into(),
-            force_release: rest::force_release(&table).into(),
-            force_release_quiet: quiet(&rest::force_release(&table)).into(),
+            force_release: force_release(Notify::Waiters),
+            force_release_quiet: force_release(Notify::Nobody),
             purge: rest::purge(&table).into(),
             channel: format!("SELECT {}", channel(&table)).into(),
             records: record::Statements::new(&record_table, &table),

@@ -3,7 +3,7 @@
 //! A statement that finds the row locked or in another state changes nothing and answers no row; the general
 //! one of [`super::general`] is asked then. The parent module's text on locks applies here too.
 
-use super::{NO_SUCCESSOR, NOW, Parts, WITHOUT_FLUSH, ceiling, tell_freed};
+use super::{NO_SUCCESSOR, NOW, Notify, Parts, WITHOUT_FLUSH, ceiling, tell_freed};
 
 /// A row that is absent or free. Parameters: key, lease, owner, ttl, holder, spare tokens. Answers as the
 /// acquire of [`super::general`], as far as that concerns a grant.
@@ -75,7 +75,7 @@ RETURNING t.lock_key, 'extended', t.expire_at - {NOW}, t.revoked, t.wanted_until
 /// [`super::general`].
 pub(super) fn release(table: &str) -> String {
     let is_held = is_held(table, &format!(" AND next_until <= {NOW}"));
-    let tell = tell_freed(table, &format!("t.wanted_until > {NOW}"));
+    let tell = tell_freed(table, &format!("t.wanted_until > {NOW}"), Notify::Waiters);
     format!(
         "
 UPDATE {table} t SET reentrant_count = 0, {NO_SUCCESSOR}

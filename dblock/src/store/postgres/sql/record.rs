@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 #[cfg(feature = "run_once")]
 use super::rest::operator;
-use super::{ACQUIRE, NO_SUCCESSOR, NOW, Parts, RELEASE, WITHOUT_FLUSH, quiet, table_of, tell_freed};
+use super::{ACQUIRE, NO_SUCCESSOR, NOW, Notify, Parts, RELEASE, table_of, tell_freed};
 use crate::store::sql_row::RECORD_COLUMNS;
 
 /// The statements.
@@ -34,15 +34,15 @@ pub(in super::super) struct Statements {
 impl Statements {
     /// Of the quoted tables.
     pub(super) fn new(records: &str, locks: &str) -> Self {
-        let replace = replace(records, locks);
+        let replace = |notify| replace(records, locks, notify).into();
         Self {
             read: format!("SELECT {RECORD_COLUMNS}, {NOW} FROM {records} WHERE record_key = $1").into(),
             read_all: format!("SELECT {RECORD_COLUMNS}, {NOW} FROM {records} WHERE record_key = ANY($1)")
                 .into(),
             insert: (insert(records, "") + " RETURNING true").into(),
             insert_under: insert_under(records, locks).into(),
-            replace_quiet: quiet(&replace).into(),
-            replace: replace.into(),
+            replace: replace(Notify::Waiters),
+            replace_quiet: replace(Notify::Nobody),
             replace_under: changed_under(&update(records), records, locks, 13).into(),
             delete_under: changed_under(&delete(records), records, locks, 5).into(),
             delete: format!("{} RETURNING true", delete(records)).into(),
@@ -141,9 +141,9 @@ WHERE record_key = $1 AND state = $10 AND fence_token = $11 AND attempts = $12
 }
 
 /// Parameters: those of [`update`]; the lease to end, or NULL. Returns a row if the record was written.
-fn replace(records: &str, locks: &str) -> String {
+fn replace(records: &str, locks: &str, notify: Notify) -> String {
     let update = update(records);
-    let tell = tell_freed(locks, &format!("t.wanted_until > {NOW}"));
+    let tell = tell_freed(locks, &format!("t.wanted_until > {NOW}"), notify);
     format!(
         "WITH written AS (
     {update}
@@ -198,12 +198,11 @@ pub(super) fn with_acquire(acquire: &Parts, records: &str) -> String {
     format!("{changed}\nSELECT *, lock_key IN (SELECT record_key FROM changed) AS recorded FROM answered")
 }
 
-/// A batch of releases that also changes the records of the keys whose rows name the leases. It waits for the
-/// disk: a record must not be forgotten.
+/// A batch of releases that also changes the records of the keys whose rows name the leases.
 pub(super) fn with_release(release: &Parts, records: &str) -> String {
     let named = "SELECT lock_key, fence_token AS lease_token FROM judged WHERE mine";
     let changed = changed(release, named, RELEASE.len(), records);
-    format!("{changed}\nSELECT * FROM answered").replace(WITHOUT_FLUSH, "true")
+    format!("{changed}\nSELECT * FROM answered")
 }
 
 /// The part up to the answers. `leases` selects the keys whose records change and the tokens of their leases,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{NO_SUCCESSOR, NOW, tell_freed};
+use super::{NO_SUCCESSOR, NOW, Notify, tell_freed};
 use crate::store::sql_row::COLUMNS;
 
 /// Parameters: the keys.
@@ -50,8 +50,8 @@ WHERE lock_key = $1 AND reentrant_count > 0 AND expire_at > {NOW} RETURNING true
 }
 
 /// Parameters: key, fresh lease. Returns a row if the key was held.
-pub(super) fn force_release(table: &str) -> String {
-    let tell = tell_freed(table, "t.wanted_until > l.now");
+pub(super) fn force_release(table: &str, notify: Notify) -> String {
+    let tell = tell_freed(table, "t.wanted_until > l.now", notify);
     format!(
         "WITH locked AS MATERIALIZED (
     SELECT lock_key, expire_at FROM {table} WHERE lock_key = $1 AND reentrant_count > 0 FOR UPDATE
@@ -129,7 +129,7 @@ SELECT '{NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM timed) AND {snapshot}
 pub(in super::super) fn release_in(table: &str, idle_limit: Option<Duration>, count: usize) -> String {
     let [eq, gt] = ["=", ">"].map(operator);
     let limited = limit_idling(idle_limit);
-    let tell = tell_freed(table, &format!("t.wanted_until {gt} {NOW}"));
+    let tell = tell_freed(table, &format!("t.wanted_until {gt} {NOW}"), Notify::Waiters);
     let asked = (0..count).map(|at| {
         let [key, lease, token] = parameters(at);
         format!("({at}, {key}, {lease}, {token})")
