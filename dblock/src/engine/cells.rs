@@ -12,7 +12,6 @@ use super::core::dispatch::MAX_BATCH;
 use super::core::key;
 use super::core::out::{self, Unconfirmed};
 use super::core::ownership::Ownership;
-use super::hold::Hold;
 use super::resumption::Resuming;
 use super::sync::{AtomicU64, Mutex, MutexGuard, Notify};
 use crate::error::LockError;
@@ -20,9 +19,12 @@ use crate::key::Key;
 #[cfg(feature = "run_once")]
 use crate::store::RecordChange;
 
-/// The channels for the answers to callers. A caller drops the `Resuming` as soon as it runs again.
-pub(super) type ToAcquire = oneshot::Sender<(Result<Hold, LockError>, Option<Resuming>)>;
-pub(super) type ToConfirm = oneshot::Sender<(Result<(), Unconfirmed>, Option<Resuming>)>;
+/// The answers to callers. A caller drops the `Resuming` as soon as it runs again.
+pub(super) type Acquired = (Result<Arc<Ownership>, LockError>, Option<Resuming>);
+pub(super) type Confirmed = (Result<(), Unconfirmed>, Option<Resuming>);
+
+pub(super) type ToAcquire = oneshot::Sender<Acquired>;
+pub(super) type ToConfirm = oneshot::Sender<Confirmed>;
 
 pub(super) type Machine = key::Machine<ToAcquire, ToConfirm>;
 pub(super) type Waiter = key::Waiter<ToAcquire>;

@@ -1,14 +1,11 @@
 //! The holds of an owner.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use super::cells::{Confirm, Machine};
-use super::core::env::Env;
+use super::cells::Confirm;
 use super::core::out::Unconfirmed;
 use super::handle::EngineHandle;
 use super::lease::{Lease, confirm};
-use super::shared::Unscheduled;
 use crate::error::{LockError, LostReason};
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -27,21 +24,14 @@ pub(crate) struct Hold {
 }
 
 impl Hold {
-    /// The first hold of a granted lease. `None` when no handle is left.
-    pub(super) fn granted(lease: Lease) -> Option<Self> {
-        let alive = lease.shared.alive.upgrade();
-        let engine = alive.map(|alive| EngineHandle::new(Arc::clone(&lease.shared), alive));
-        let Some(engine) = engine else {
-            let unscheduled = leave(&lease, false, None);
-            lease.shared.put(unscheduled);
-            return None;
-        };
-        Some(Self {
+    /// The first hold of a granted lease.
+    pub(super) fn granted(lease: Lease, engine: EngineHandle) -> Self {
+        Self {
             begun: lease.ownership.begun,
             lease,
             engine,
             has_left: false,
-        })
+        }
     }
 
     /// Adds a hold to a lease. Waits until the store confirms it: the lease is still held, and the row counts
@@ -103,12 +93,8 @@ impl Hold {
     #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) fn committed(mut self) {
         self.has_left = true;
-        let ownership = &self.lease.ownership;
-        let unscheduled = step_ending(&self.lease, |machine, env| {
-            machine.handle_committed(env, ownership)
-        });
-        self.lease.shared.put(unscheduled);
-        self.lease.cell.tell();
+        let lease = &self.lease;
+        lease.shared.committed(&lease.cell, &lease.ownership);
     }
 
     /// Ends holds of one engine and waits, at most `limit`, until that is confirmed. Returns those that are
@@ -124,7 +110,12 @@ impl Hold {
         for mut hold in holds {
             hold.has_left = true;
             let (confirm, answer) = confirm(hold.lease.now() + limit);
-            unscheduled.extend(leave(&hold.lease, in_order, Some(confirm)));
+            let lease = &hold.lease;
+            unscheduled.extend(
+                lease
+                    .shared
+                    .leave(&lease.cell, &lease.ownership, in_order, Some(confirm)),
+            );
             leaving.push((hold, answer));
         }
         if let Some((hold, _)) = leaving.first() {
@@ -154,35 +145,11 @@ fn closed(lease: &Lease) -> LockError {
     LockError::store_of(lease.key(), StoreError::new(StoreErrorKind::Conflict, message))
 }
 
-/// Ends a hold. The caller puts the answer into the schedule.
-fn leave(lease: &Lease, in_order: bool, confirm: Option<Confirm>) -> Option<Unscheduled> {
-    let unscheduled = step_ending(lease, |machine, env| {
-        machine.leave(env, &lease.ownership, in_order, confirm)
-    });
-    if lease.ownership.deadline().is_none() {
-        lease.cell.tell();
-    }
-    unscheduled
-}
-
-/// Ends a hold. The caller puts the answer into the schedule.
-fn step_ending(
-    lease: &Lease,
-    ends: impl FnOnce(&mut Machine, &mut Env<'_>) -> Option<Duration>,
-) -> Option<Unscheduled> {
-    let (held_for, unscheduled) = lease.shared.step_unscheduled(&lease.cell, ends);
-    if let Some(held_for) = held_for.flatten() {
-        let site = lease.shared.meter.site(lease.ownership.call.options.function);
-        site.left(held_for);
-    }
-    unscheduled
-}
-
 impl Drop for Hold {
     fn drop(&mut self) {
         if !self.has_left {
-            let unscheduled = leave(&self.lease, false, None);
-            self.lease.shared.put(unscheduled);
+            let lease = &self.lease;
+            lease.shared.drop_hold(&lease.cell, &lease.ownership);
         }
     }
 }

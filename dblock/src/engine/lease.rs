@@ -10,13 +10,11 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::cells::{Cell, Confirm, Machine};
+use super::cells::{Cell, Confirm, Confirmed, Machine};
 use super::core::env::Env;
 use super::core::out::Unconfirmed;
 use super::core::ownership::Ownership;
 use super::core::time::Time;
-use super::report;
-use super::resumption::Resuming;
 use super::shared::Shared;
 use crate::error::{LockError, LostReason};
 use crate::key::Key;
@@ -73,7 +71,7 @@ impl Lease {
         let (reason, first) = self.ownership.look(now);
         if first && let Some(reason) = reason {
             // The first to see that the deadline has passed tells the others.
-            report::lost(&self.shared, &self.ownership, reason);
+            self.shared.report().lost(&self.ownership, reason);
             self.cell.tell();
         }
         reason
@@ -274,7 +272,7 @@ impl Drop for InRun {
 }
 
 /// The answer to a [`confirm`].
-pub(super) type Confirmation = oneshot::Receiver<(Result<(), Unconfirmed>, Option<Resuming>)>;
+pub(super) type Confirmation = oneshot::Receiver<Confirmed>;
 
 /// A request to be told when the store has confirmed something, until `deadline`; and the answer.
 pub(super) fn confirm(deadline: Time) -> (Confirm, Confirmation) {

@@ -3,13 +3,14 @@
 //! - [`core`] decides, one machine a key, without I/O.
 //! - [`cells`] keeps the machines, and [`schedule`] what is to be sent and looked at for each of them.
 //! - [`shared`] steps the machines, and carries out the output of their steps.
-//! - [`handle`] is what the manager and its guards call. Callers step a machine themselves when they acquire,
-//!   enter, leave, give up, or ask for a fence check or another ttl. None of their futures ever drives a
-//!   statement.
+//! - [`handle`], [`acquire`], [`hold`] and [`lease`] are what the manager and its guards call. Callers step a
+//!   machine themselves when they acquire, enter, leave, give up, or ask for a fence check or another ttl.
+//!   None of their futures ever drives a statement.
 //! - [`driver`] sends the requests and feeds the answers back. It has a thread of its own, so that nothing
 //!   that the application does to its runtime can stop renewals and releases. Only a store that answers at
 //!   once, in memory, is asked in the caller's own thread.
 
+mod acquire;
 mod cells;
 mod clock;
 pub(crate) mod core;
@@ -42,7 +43,6 @@ pub(crate) use self::lease::Lease;
 pub(crate) use self::shared::Settings;
 
 use self::driver::Driver;
-use self::handle::Alive;
 use self::shared::Shared;
 use crate::error::LockError;
 use crate::health::HealthBoard;
@@ -59,9 +59,7 @@ pub(crate) fn start(
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     let on_callers_runtime = store.capabilities().callers_runtime;
     let (commands, inbox) = mpsc::unbounded_channel();
-    let alive = Arc::new(Alive { commands });
-    let weak = Arc::downgrade(&alive);
-    let shared = Arc::new(Shared::new(id, store, settings, health, weak));
+    let shared = Arc::new(Shared::new(id, store, settings, health));
     let driver = Driver::new(Arc::clone(&shared), inbox);
     let purge_after = settings.purge_after;
     if on_callers_runtime {
@@ -89,5 +87,5 @@ pub(crate) fn start(
             .spawn(move || runtime.block_on(driver.run(purge_after)))
             .map_err(failed)?;
     }
-    Ok(EngineHandle::new(shared, alive))
+    Ok(EngineHandle::new(shared, commands))
 }

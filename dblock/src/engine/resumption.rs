@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use super::shared::Shared;
+use super::sync::Notify;
 
 /// The callers that a batch has answered and that do not run yet. They are likely to send a request at once,
 /// so the next batch waits a moment for them.
@@ -12,15 +12,16 @@ pub(super) struct Resumption {
     callers: AtomicUsize,
     /// A batch is waiting for them.
     waited_for: AtomicBool,
-    shared: Arc<Shared>,
+    /// Wakes the driver.
+    wake: Arc<Notify>,
 }
 
 impl Resumption {
-    pub(super) fn new(shared: &Arc<Shared>) -> Arc<Self> {
+    pub(super) fn new(wake: &Arc<Notify>) -> Arc<Self> {
         Arc::new(Self {
             callers: AtomicUsize::new(0),
             waited_for: AtomicBool::new(false),
-            shared: Arc::clone(shared),
+            wake: Arc::clone(wake),
         })
     }
 
@@ -45,7 +46,7 @@ impl Drop for Resuming {
     fn drop(&mut self) {
         let last = self.0.callers.fetch_sub(1, Ordering::SeqCst) == 1;
         if last && self.0.waited_for.load(Ordering::SeqCst) {
-            self.0.shared.wake.notify_one();
+            self.0.wake.notify_one();
         }
     }
 }

@@ -8,7 +8,7 @@ mod steps;
 #[cfg(feature = "sql")]
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use self::steps::Out;
@@ -18,20 +18,14 @@ use super::core::dispatch::Dispatch;
 use super::core::env::Env;
 use super::core::out::Kind;
 use super::core::time::Time;
-use super::handle::Alive;
-#[cfg(any(feature = "sql", feature = "run_once"))]
-use super::handle::{Reads, Turn};
+use super::report::Reporter;
 use super::schedule::Schedule;
 use super::sync::{AtomicBool, Mutex, MutexGuard, Notify};
 use crate::health::HealthBoard;
 use crate::meter::Meter;
-#[cfg(any(feature = "sql", feature = "run_once"))]
-use crate::store::LockRow;
 use crate::store::Store;
 #[cfg(feature = "sql")]
 use crate::store::fence::FenceSource;
-#[cfg(feature = "run_once")]
-use crate::store::{Record, kept};
 
 /// The state that callers and the driver of one engine share.
 pub(crate) struct Shared {
@@ -44,10 +38,8 @@ pub(crate) struct Shared {
     pub(super) fence_sources: Vec<OnceLock<Option<FenceSource>>>,
     pub(super) health: Arc<HealthBoard>,
     pub(super) meter: Meter,
-    /// Alive while there is a handle.
-    pub(super) alive: Weak<Alive>,
     /// Wakes the driver.
-    pub(super) wake: Notify,
+    pub(super) wake: Arc<Notify>,
     /// No new outermost lock is granted.
     pub(super) stopping: AtomicBool,
     /// Wakes those who wait for `stopping`.
@@ -60,10 +52,6 @@ pub(crate) struct Shared {
     /// A caller waits for a key that another process holds.
     pub(super) wants_wake_ups: AtomicBool,
     pub(super) counts: Counts,
-    #[cfg(any(feature = "sql", feature = "run_once"))]
-    pub(super) rows: Reads<LockRow>,
-    #[cfg(feature = "run_once")]
-    pub(super) records: Reads<Record>,
     hand_over: bool,
     wake_ups: bool,
     /// The store answers at once: the thread that steps a machine also carries out its requests.
@@ -98,13 +86,7 @@ pub(crate) struct Settings {
 }
 
 impl Shared {
-    pub(super) fn new(
-        id: u64,
-        store: Arc<dyn Store>,
-        settings: Settings,
-        health: Arc<HealthBoard>,
-        alive: Weak<Alive>,
-    ) -> Self {
+    pub(super) fn new(id: u64, store: Arc<dyn Store>, settings: Settings, health: Arc<HealthBoard>) -> Self {
         let can = store.capabilities();
         Self {
             id,
@@ -113,8 +95,7 @@ impl Shared {
             fence_sources: (0..can.parts).map(|_| OnceLock::new()).collect(),
             health,
             meter: Meter::new(can.name),
-            alive,
-            wake: Notify::new(),
+            wake: Arc::new(Notify::new()),
             stopping: AtomicBool::new(false),
             stops: Notify::new(),
             stopped: AtomicBool::new(false),
@@ -122,16 +103,20 @@ impl Shared {
             listening: AtomicBool::new(false),
             wants_wake_ups: AtomicBool::new(false),
             counts: Counts::default(),
-            #[cfg(any(feature = "sql", feature = "run_once"))]
-            rows: Reads::new(Turn::Rows, |store, keys| store.rows(keys)),
-            #[cfg(feature = "run_once")]
-            records: Reads::new(Turn::Records, kept::read_all),
             hand_over: settings.hand_over,
             wake_ups: can.wake_ups,
             immediate: can.immediate,
             cells: Cells::new(),
             schedule: Mutex::new(Schedule::new(Dispatch::new(can.parts, can.concurrency))),
             store,
+        }
+    }
+
+    pub(super) fn report(&self) -> Reporter<'_> {
+        Reporter {
+            clock: self.clock,
+            health: &self.health,
+            meter: &self.meter,
         }
     }
 

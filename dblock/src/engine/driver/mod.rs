@@ -130,7 +130,7 @@ impl Driver {
         self.shared.health.note(&answered.answers);
         self.shared.meter.answers(&answered.answers);
         self.shared.meter.batch(answered.cells.len(), answered.took);
-        let resumption = Resumption::new(&self.shared);
+        let resumption = Resumption::new(&self.shared.wake);
         for (cell, answer) in answered.cells.iter().zip(answered.answers) {
             self.shared
                 .answer(cell, answer, answered.most_together, &resumption);

@@ -126,13 +126,13 @@ impl<T: Clone + Send + 'static> Reads<T> {
 impl EngineHandle {
     /// The row of a key as the store's own connections see it.
     pub(crate) async fn row(&self, key: &Key) -> Result<Option<LockRow>, LockError> {
-        self.shared.rows.at(self, key).await
+        self.alive.rows.at(self, key).await
     }
 
     /// The record of a key, read without its lock.
     #[cfg(feature = "run_once")]
     pub(crate) async fn record(&self, key: &Key) -> Result<Option<Record>, LockError> {
-        self.shared.records.at(self, key).await
+        self.alive.records.at(self, key).await
     }
 }
 

@@ -54,17 +54,16 @@ fn seconds(seconds: u64) -> Time {
 impl Engine {
     fn new(immediate: bool) -> Self {
         let (commands, _) = mpsc::unbounded_channel();
-        let alive = Arc::new(Alive { commands });
         let settings = Settings {
             hand_over: true,
             purge_after: None,
         };
         let store = Arc::new(MemoryStore::new());
-        let mut shared = Shared::new(1, store, settings, Arc::default(), Arc::downgrade(&alive));
+        let mut shared = Shared::new(1, store, settings, Arc::default());
         shared.immediate = immediate;
         let shared = Arc::new(shared);
         Self {
-            handle: EngineHandle::new(Arc::clone(&shared), alive),
+            handle: EngineHandle::new(Arc::clone(&shared), commands),
             shared,
             key: Key::new(None, "k").unwrap(),
             inside: Arc::new(AtomicBool::new(false)),
@@ -137,7 +136,7 @@ impl Engine {
             let (cells, kinds) = schedule.dispatch.take(lane, now);
             (lane, cells, kinds)
         };
-        let resumption = Resumption::new(&self.shared);
+        let resumption = Resumption::new(&self.shared.wake);
         for cell in cells {
             if let Some(Transmit { request, .. }) = self.shared.transmit(&cell, kinds) {
                 let answers = self.shared.store.apply(&[request]).now_or_never();

@@ -3,17 +3,18 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 use std::{iter, mem};
 
 use futures_util::FutureExt as _;
 use uuid::Uuid;
 
 use super::{Shared, Unscheduled};
-use crate::engine::cells::{Cell, Machine, Reply, State, lock};
+use crate::engine::cells::{Cell, Confirm, Machine, Reply, State, lock};
 use crate::engine::core::env::{Env, Random};
 use crate::engine::core::out::{Kind, Note, Transmit};
+use crate::engine::core::ownership::Ownership;
 use crate::engine::core::time::Time;
-use crate::engine::report;
 use crate::engine::resumption::{Resuming, Resumption};
 use crate::key::Key;
 use crate::store::{Outcome, StoreError, StoreErrorKind};
@@ -193,17 +194,80 @@ impl Shared {
         let is_of_watchers = |note: &Note| matches!(note, Note::Lost(..) | Note::Revoked(..));
         let watchers_must_know = out.notes.iter().any(is_of_watchers);
         for note in out.notes.drain(..) {
-            report::note(self, note);
+            self.report().note(note);
         }
         if watchers_must_know {
             cell.tell();
         }
         for reply in out.replies.drain(..) {
-            report::reply(self, cell, reply, resumption.map(Resuming::new));
+            self.reply(cell, reply, resumption.map(Resuming::new));
         }
         if out.wants_wake_ups {
             self.wants_wake_ups.store(true, Ordering::Relaxed);
         }
+    }
+
+    fn reply(self: &Arc<Self>, cell: &Arc<Cell>, reply: Reply, resuming: Option<Resuming>) {
+        match reply {
+            Reply::Granted(waiter, ownership) => {
+                self.report().granted(&waiter, &ownership);
+                if let Err((Ok(ownership), _)) = waiter.to.send((Ok(ownership), resuming)) {
+                    self.drop_hold(cell, &ownership);
+                }
+            }
+            Reply::Refused(waiter, refusal) => {
+                let error = self.report().refused(cell.key(), &waiter, refusal);
+                let _ = waiter.to.send((Err(error), resuming));
+            }
+            Reply::Confirmed(to, answer) => drop(to.send((answer, resuming))),
+        }
+    }
+
+    /// A hold ends out of order, and nobody waits for that.
+    pub(in crate::engine) fn drop_hold(self: &Arc<Self>, cell: &Arc<Cell>, ownership: &Arc<Ownership>) {
+        let unscheduled = self.leave(cell, ownership, false, None);
+        self.put(unscheduled);
+    }
+
+    /// Ends a hold. `in_order`: the body returned. The caller has to [`put`](Self::put) what the machine wants
+    /// from the schedule.
+    pub(in crate::engine) fn leave(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        ownership: &Arc<Ownership>,
+        in_order: bool,
+        confirm: Option<Confirm>,
+    ) -> Option<Unscheduled> {
+        let unscheduled = self.step_ending(cell, ownership, |machine, env| {
+            machine.leave(env, ownership, in_order, confirm)
+        });
+        if ownership.deadline().is_none() {
+            cell.tell();
+        }
+        unscheduled
+    }
+
+    /// The transaction that kept the lease has committed.
+    #[cfg(any(feature = "sql", feature = "run_once"))]
+    pub(in crate::engine) fn committed(self: &Arc<Self>, cell: &Arc<Cell>, ownership: &Arc<Ownership>) {
+        let unscheduled = self.step_ending(cell, ownership, |machine, env| {
+            machine.handle_committed(env, ownership)
+        });
+        self.put(unscheduled);
+        cell.tell();
+    }
+
+    fn step_ending(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        ownership: &Ownership,
+        ends: impl FnOnce(&mut Machine, &mut Env<'_>) -> Option<Duration>,
+    ) -> Option<Unscheduled> {
+        let (held_for, unscheduled) = self.step_unscheduled(cell, ends);
+        if let Some(held_for) = held_for.flatten() {
+            self.report().left(ownership, held_for);
+        }
+        unscheduled
     }
 
     /// Sends the key's requests, where the store answers at once. `out` becomes that of the last call.
