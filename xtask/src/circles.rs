@@ -11,9 +11,8 @@ use syn::UseTree;
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 
-/// Circles are allowed within these: parts of the engine call each other back, those of the simulation
-/// schedule each other.
-const ONE_WHOLE: [&str; 2] = ["engine", "simulation"];
+/// Circles are allowed within it: its parts schedule each other.
+const ONE_WHOLE: [&str; 1] = ["simulation"];
 /// These may use what they like.
 const OF_TESTS: [&str; 2] = ["tests", "loom_tests"];
 

@@ -12,8 +12,7 @@ use uuid::Uuid;
 
 use super::cells::{Acquired, Cell, Machine, ToAcquire};
 use super::core::call::Call;
-use super::core::env::Env;
-use super::core::time::Time;
+use super::core::env::{Env, Time};
 use super::handle::EngineHandle;
 use super::hold::Hold;
 use super::lease::Lease;

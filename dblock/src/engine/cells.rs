@@ -27,7 +27,7 @@ pub(super) type ToAcquire = oneshot::Sender<Acquired>;
 pub(super) type ToConfirm = oneshot::Sender<Confirmed>;
 
 pub(super) type Machine = key::Machine<ToAcquire, ToConfirm>;
-pub(super) type Waiter = key::Waiter<ToAcquire>;
+pub(super) type Waiter = out::Waiter<ToAcquire>;
 pub(super) type Confirm = key::Confirm<ToConfirm>;
 pub(super) type Reply = out::Reply<ToAcquire, ToConfirm>;
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::core::time::Time;
+use super::core::env::Time;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Clock {

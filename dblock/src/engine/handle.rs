@@ -17,16 +17,16 @@ use uuid::Uuid;
 use self::reads::Reads;
 use self::tasks::Task;
 pub(crate) use self::tasks::{Turn, Turns};
-use super::core::time::Time;
+use super::core::env::Time;
 use super::shared::Shared;
 #[cfg(feature = "sql")]
 use crate::key::Key;
 use crate::meter::Site;
 use crate::options::Wait;
-#[cfg(feature = "sql")]
-use crate::store::fence::FenceSource;
 #[cfg(any(feature = "sql", feature = "run_once"))]
 use crate::store::LockRow;
+#[cfg(feature = "sql")]
+use crate::store::fence::FenceSource;
 #[cfg(feature = "run_once")]
 use crate::store::{Record, kept};
 

@@ -11,10 +11,9 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::cells::{Cell, Confirm, Confirmed, Machine};
-use super::core::env::Env;
+use super::core::env::{Env, Time};
 use super::core::out::Unconfirmed;
 use super::core::ownership::Ownership;
-use super::core::time::Time;
 use super::shared::Shared;
 use crate::error::{LockError, LostReason};
 use crate::key::Key;

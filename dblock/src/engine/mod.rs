@@ -30,8 +30,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::mpsc;
 
 pub(crate) use self::core::call::{Begin, Call};
+pub(crate) use self::core::env::Time;
 pub(crate) use self::core::out::Unconfirmed;
-pub(crate) use self::core::time::Time;
 pub(crate) use self::driver::purge;
 #[cfg(any(feature = "sql", feature = "run_once"))]
 pub(crate) use self::handle::STORE_TIMEOUT;

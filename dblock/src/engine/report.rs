@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use super::cells::Waiter;
 use super::clock::Clock;
-use super::core::out::{Kind, Note, Refusal};
+use super::core::out::{Note, Refusal};
 use super::core::ownership::Ownership;
 use crate::error::{LockError, LostReason, TimeoutCause};
 use crate::health::HealthBoard;
 use crate::key::Key;
 use crate::meter::{AcquireOutcome, Meter, Site};
+use crate::store::Kind;
 
 /// Where it is reported to.
 pub(super) struct Reporter<'a> {

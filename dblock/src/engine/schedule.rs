@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::cells::Cell;
 use super::core::dispatch::Dispatch;
-use super::core::time::Time;
+use super::core::env::Time;
 
 pub(super) struct Schedule {
     pub(super) dispatch: Dispatch<Arc<Cell>>,

@@ -5,27 +5,25 @@
 
 mod steps;
 
+use std::sync::Arc;
 #[cfg(feature = "sql")]
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::Arc;
 use std::time::Duration;
 
 use self::steps::Out;
 use super::cells::{Cell, Cells, Machine, lock};
 use super::clock::Clock;
 use super::core::dispatch::Dispatch;
-use super::core::env::Env;
-use super::core::out::Kind;
-use super::core::time::Time;
+use super::core::env::{Env, Time};
 use super::report::Reporter;
 use super::schedule::Schedule;
 use super::sync::{AtomicBool, Mutex, MutexGuard, Notify};
 use crate::health::HealthBoard;
 use crate::meter::Meter;
-use crate::store::Store;
 #[cfg(feature = "sql")]
 use crate::store::fence::FenceSource;
+use crate::store::{Kind, Store};
 
 /// The state that callers and the driver of one engine share.
 pub(crate) struct Shared {

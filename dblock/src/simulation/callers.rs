@@ -8,10 +8,9 @@ use super::runs::Run;
 use super::show;
 use super::world::{MS, Phase, What, World, tell};
 use crate::engine::core::call::Call;
-use crate::engine::core::env::Env;
+use crate::engine::core::env::{Env, Time};
 use crate::engine::core::out::Refusal;
 use crate::engine::core::ownership::Ownership;
-use crate::engine::core::time::Time;
 use crate::options::{LockOptions, Wait};
 
 /// Time limit of the store for an operation of the handle.

@@ -9,11 +9,10 @@ use super::callers::State;
 use super::runs::RunChecks;
 use super::store::WakeUp;
 use super::world::{MS, World};
-use crate::engine::core::out::Kind;
+use crate::engine::core::env::Time;
 use crate::engine::core::ownership::Ownership;
-use crate::engine::core::time::Time;
 use crate::error::LostReason;
-use crate::store::{Action, Outcome, Request, StoreError};
+use crate::store::{Action, Kind, Outcome, Request, StoreError};
 
 /// With less time left of a lease that was passed on, a caller must not enter without an extension.
 const ENOUGH: u64 = 100 * MS;

@@ -7,10 +7,9 @@ use super::process::Machine;
 use super::show;
 use super::world::{MS, Phase, US, What, World, tell};
 use crate::engine::core::dispatch::time_limit;
-use crate::engine::core::env::Env;
-use crate::engine::core::out::Kind;
-use crate::engine::core::out::Transmit;
-use crate::engine::core::time::Time;
+use crate::engine::core::env::{Env, Time};
+use crate::engine::core::key::Transmit;
+use crate::store::Kind;
 
 impl World {
     pub(super) fn wake_driver(&mut self, at: usize) {

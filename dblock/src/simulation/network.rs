@@ -8,8 +8,7 @@ use super::show;
 use super::store::Lock;
 use super::world::{MS, Phase, S, US, What, World, tell};
 use crate::engine::core::dispatch::MAX_BATCH;
-use crate::engine::core::out::Kind;
-use crate::store::{Action, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::{Action, Kind, Outcome, Request, StoreError, StoreErrorKind};
 
 /// Requests that were sent together.
 #[derive(Debug)]

@@ -10,10 +10,9 @@ use super::show;
 use super::tape::Tape;
 use super::world::{S, US, What, World, tell};
 use crate::engine::core::dispatch::{Dispatch, MAX_BATCH};
-use crate::engine::core::env::{Env, Random};
+use crate::engine::core::env::{Env, Random, Time};
 use crate::engine::core::key;
 use crate::engine::core::out::{self, Note};
-use crate::engine::core::time::Time;
 use crate::key::Key;
 
 /// A monotonic clock: when it started, and how many millionths it is fast.

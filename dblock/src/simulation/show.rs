@@ -4,8 +4,8 @@ use uuid::Uuid;
 
 use super::store::WakeUp;
 use crate::engine::core::call::Call;
+use crate::engine::core::env::Time;
 use crate::engine::core::out::Refusal;
-use crate::engine::core::time::Time;
 use crate::store::{Action, Outcome, Request, StoreError};
 
 /// Operators have no process.

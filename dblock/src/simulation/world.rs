@@ -11,7 +11,7 @@ use super::process::Process;
 use super::runs::Ask;
 use super::store::Database;
 use super::tape::Tape;
-use crate::engine::core::time::Time;
+use crate::engine::core::env::Time;
 use crate::key::Key;
 
 pub(super) const US: u64 = 1_000;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::time::Time;
+use super::env::Time;
 use crate::options::{LockOptions, Wait};
 use crate::store::RecordChange;
 
@@ -22,6 +22,13 @@ pub(crate) struct Call {
     pub(crate) begin: Option<Begin>,
 }
 
+impl Call {
+    /// The caller wants `Busy` as a reply instead of waiting.
+    pub(crate) fn is_non_blocking(&self) -> bool {
+        self.options.wait == Wait::No
+    }
+}
+
 /// How a run begins: in the transaction that grants the lock to its caller.
 #[derive(Debug, Clone)]
 #[cfg_attr(
@@ -32,11 +39,4 @@ pub(crate) struct Begin {
     pub(crate) change: Arc<RecordChange>,
     /// Takes it back, in the transaction that releases the lock, if the caller has not entered.
     pub(crate) undo: Arc<RecordChange>,
-}
-
-impl Call {
-    /// The caller wants `Busy` as a reply instead of waiting.
-    pub(crate) fn is_non_blocking(&self) -> bool {
-        self.options.wait == Wait::No
-    }
 }

@@ -14,8 +14,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::out::Kind;
-use super::time::Time;
+use super::env::Time;
+use crate::store::Kind;
 
 /// The most requests in a batch.
 pub(crate) const MAX_BATCH: usize = 1024;

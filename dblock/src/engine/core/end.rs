@@ -6,8 +6,8 @@
 
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
+use super::env::Time;
 use super::flaw::{Flaw, flawed};
-use super::time::Time;
 use crate::engine::sync::AtomicU64;
 use crate::error::LostReason;
 

@@ -1,12 +1,12 @@
-//! The inputs of a step beside its event.
+//! The inputs of a step beside its call. The core has no clock: the driver reads a real one, a simulation makes
+//! one up.
 
+use std::ops::Add;
 use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::time::Time;
-
-/// The inputs of a step beside its event.
+/// The inputs of a step beside its call.
 pub(crate) struct Env<'a> {
     pub(crate) now: Time,
     /// The store has wake-ups.
@@ -32,4 +32,51 @@ impl Env<'_> {
     pub(super) fn jittered(&mut self, pause: Duration) -> Duration {
         pause.mul_f64(0.75 + self.random.fraction() / 2.0)
     }
+}
+
+/// Nanoseconds since an origin that the creator chose. At most [`Time::MAX`], which leaves four bits free
+/// beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Time(u64);
+
+impl Time {
+    /// 36 years after the origin.
+    pub(crate) const MAX: Self = Self((1 << 60) - 1);
+
+    pub(crate) fn from_nanos(nanos: u64) -> Self {
+        Self(nanos.min(Self::MAX.0))
+    }
+
+    pub(crate) fn as_nanos(self) -> u64 {
+        self.0
+    }
+
+    /// Zero when `earlier` is later.
+    pub(crate) fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
+    pub(crate) fn before(self, length: Duration) -> Self {
+        Self(self.0.saturating_sub(nanos(length)))
+    }
+}
+
+impl Add<Duration> for Time {
+    type Output = Self;
+
+    fn add(self, length: Duration) -> Self {
+        Self::from_nanos(self.0.saturating_add(nanos(length)))
+    }
+}
+
+/// Clocks may run apart by less than one second in this many.
+const CLOCKS_AGREE: u32 = 1000;
+
+/// A length on one clock in which this length surely passes on another.
+pub(crate) fn on_any_clock(length: Duration) -> Duration {
+    length + length / CLOCKS_AGREE
+}
+
+fn nanos(length: Duration) -> u64 {
+    u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
 }

@@ -1,13 +1,12 @@
 //! The core decides; it does nothing. No await, no clock, no randomness, no store, no channel, no tracing.
 //!
-//! - [`key`] is one key: a machine that takes events and says what it wants done ([`out`]).
-//! - [`call`] is what a caller wants.
+//! - [`key`] is one key: a machine that is called and polled.
+//! - [`call`] is what a caller wants, and [`out`] what it is told.
 //! - [`dispatch`] says which requests go together in a batch, and when it is sent.
-//! - [`env`] are its inputs beside the events: the time, fresh ids, jitter.
+//! - [`env`] are the inputs beside the calls: the time, fresh ids, jitter.
 //! - [`ownership`] and [`end`] are what bodies read of a lease without the machine.
 //!
-//! A driver or a simulation carries out what a step wants done, and gives the results to the machine as
-//! events.
+//! A driver or a simulation carries out what a machine wants done, and gives the results back to it.
 
 pub(crate) mod call;
 pub(crate) mod dispatch;
@@ -18,4 +17,3 @@ pub(crate) mod flaw;
 pub(crate) mod key;
 pub(crate) mod out;
 pub(crate) mod ownership;
-pub(crate) mod time;

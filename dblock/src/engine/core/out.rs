@@ -1,21 +1,21 @@
-//! What a machine tells and sends. It is carried out after the key's mutex is released.
+//! What a machine tells its callers and the log. It is told after the key's mutex is released.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::key::Waiter;
+use super::call::Call;
+use super::env::Time;
 use super::ownership::Ownership;
 use crate::error::LostReason;
-use crate::store::{Holder, Request, StoreError};
+use crate::store::{Holder, Kind, StoreError};
 
-pub(crate) use crate::store::Kind;
-
-/// A request that is on its way from here on.
+/// A caller in the wait queue.
 #[derive(Debug)]
-pub(crate) struct Transmit {
-    pub(crate) request: Request,
-    /// Time limit of the store for it, if shorter than usual.
-    pub(crate) time_limit: Option<Duration>,
+pub(crate) struct Waiter<A> {
+    pub(crate) call: Arc<Call>,
+    pub(crate) since: Time,
+    /// Where the answer goes.
+    pub(crate) to: A,
 }
 
 /// The reply to a caller. `A` is where the answer to an acquire goes, and `C` where a confirmation goes: channels,
@@ -49,14 +49,6 @@ pub(crate) enum Refusal {
     NoAnswer,
     Store(StoreError),
     Shutdown,
-}
-
-/// The store's last answer about a key.
-#[derive(Debug)]
-pub(crate) enum LastAnswer {
-    Busy(Option<Holder>),
-    RowLocked,
-    Failed(StoreError),
 }
 
 /// An entry for the log or for metrics.

@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::call::Call;
 use super::end::{End, Ends};
+use super::env::Time;
 use super::flaw::{Flaw, flawed};
-use super::time::Time;
 use crate::engine::sync::AtomicBool;
 use crate::error::LostReason;
 use crate::key::Key;

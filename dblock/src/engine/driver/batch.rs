@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::engine::cells::Cell;
 use crate::engine::core::dispatch::{MAX_BATCH, time_limit};
-use crate::engine::core::out::Transmit;
+use crate::engine::core::key::Transmit;
 use crate::store::{Outcome, Request, Store, StoreError, StoreErrorKind};
 
 /// Requests that go together.

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::engine::core::dispatch::MAX_BATCH;
-use crate::engine::core::out::Transmit;
+use crate::engine::core::key::Transmit;
 use crate::engine::driver::Driver;
 use crate::engine::resumption::Resumption;
 use crate::engine::sync::in_every_order;

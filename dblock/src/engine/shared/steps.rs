@@ -11,13 +11,13 @@ use uuid::Uuid;
 
 use super::{Shared, Unscheduled};
 use crate::engine::cells::{Cell, Confirm, Machine, Reply, State, lock};
-use crate::engine::core::env::{Env, Random};
-use crate::engine::core::out::{Kind, Note, Transmit};
+use crate::engine::core::env::{Env, Random, Time};
+use crate::engine::core::key::Transmit;
+use crate::engine::core::out::Note;
 use crate::engine::core::ownership::Ownership;
-use crate::engine::core::time::Time;
 use crate::engine::resumption::{Resuming, Resumption};
 use crate::key::Key;
-use crate::store::{Outcome, StoreError, StoreErrorKind};
+use crate::store::{Kind, Outcome, StoreError, StoreErrorKind};
 
 /// Every kind of request.
 const ANY: &[Kind] = &[Kind::Extend, Kind::Release, Kind::Acquire];

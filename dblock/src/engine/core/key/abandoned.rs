@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::engine::core::env::{Time, on_any_clock};
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::time::{Time, on_any_clock};
 use crate::store::{Outcome, RecordChange, StoreError};
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);

@@ -20,10 +20,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::engine::core::env::Env;
+use crate::engine::core::env::{Env, Time};
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::out::{LastAnswer, Refusal};
-use crate::engine::core::time::Time;
+use crate::engine::core::out::Refusal;
 use crate::store::{Holder, NEXT_TTL, StoreError};
 
 /// Pause before the next ask for a busy key, where no wake-ups arrive: starts at the first, grows to the
@@ -85,6 +84,14 @@ pub(super) struct Arriving {
     pub(super) spare_tokens: u32,
     pub(super) until: Time,
     pub(super) retry_at: Time,
+}
+
+/// The store's last answer about a key.
+#[derive(Debug)]
+pub(super) enum LastAnswer {
+    Busy(Option<Holder>),
+    RowLocked,
+    Failed(StoreError),
 }
 
 #[derive(Debug)]

@@ -1,25 +1,26 @@
 //! How callers enter. Every lease that comes to this process goes through [`Machine::arrive`]. A lease that
 //! no caller waits for is given back. One that a transaction keeps is entered again by the next call in that
 //! transaction.
+//!
+//! Who is refused, when, and why.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::Machine;
 use super::abandoned::Abandoned;
 use super::asking::{Arriving, Stand};
 use super::held::{Grant, Held, Times};
-use super::sending::Sent;
-use super::wait_queue::Waiter;
-use super::{Machine, fairness};
-use crate::engine::core::env::Env;
+use super::queue::WANTED_FOR;
+use super::requests::Sent;
+use crate::engine::core::env::{Env, Time};
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::out::{Note, Refusal, Reply};
+use crate::engine::core::out::{Note, Refusal, Reply, Waiter};
 use crate::engine::core::ownership::Ownership;
-use crate::engine::core::time::Time;
 use crate::options::LockOptions;
-use crate::store::RecordChange;
+use crate::store::{RecordChange, StoreError, StoreErrorKind};
 
 /// Least time left of a lease that was passed on for a caller to enter at once. An extension follows.
 const ENOUGH_TO_ENTER: Duration = Duration::from_millis(100);
@@ -92,7 +93,7 @@ impl<A, C> Machine<A, C> {
         let (lease_id, until) = match self.asking.stand {
             None => return,
             // When the successor has lapsed, and its lease too if the row was passed on to it just before.
-            Some(Stand::Next(place)) => (place.lease_id, now + fairness::WANTED_FOR + place.next_ttl),
+            Some(Stand::Next(place)) => (place.lease_id, now + WANTED_FOR + place.next_ttl),
             Some(Stand::PassedOn(arriving)) => (arriving.lease_id, arriving.until),
         };
         self.abandoned.push(Abandoned::all_answered(lease_id, until, now));
@@ -192,5 +193,60 @@ impl<A, C> Machine<A, C> {
             Some(ownership) => Reply::Granted(waiter, ownership),
             None => Reply::Refused(waiter, Refusal::RowLocked),
         });
+    }
+
+    // ── Who is refused ───────────────────────────────────────────────────────────────────────────────
+
+    /// Refuses callers whose timeout has passed, and non-blocking callers of a key that is held.
+    pub(super) fn refuse_overdue(&mut self, now: Time) {
+        if self.queue.first_deadline().is_none_or(|deadline| now < deadline) && !self.queue.has_non_blocking()
+        {
+            return;
+        }
+        let mut holder = None;
+        if let Some(held) = &self.held {
+            if held.needs_release() {
+                // Nobody holds the lock, but the row is not released yet: callers wait for that.
+                self.asking.note_last_error(held.last_error(), now);
+            } else {
+                holder = Some(held.holder(now));
+                self.refuse_non_blocking(Time::MAX, &Refusal::Busy(holder.clone()));
+            }
+        }
+        if flawed(Flaw::TimeoutsAreForgotten) {
+            return;
+        }
+        while let Some(waiter) = self.queue.pop_overdue(now) {
+            let refusal = match &holder {
+                Some(_) => Refusal::Busy(holder.clone()),
+                None => self.asking.refusal(waiter.since, waiter.call.is_non_blocking()),
+            };
+            self.reply(Reply::Refused(waiter, refusal));
+        }
+    }
+
+    pub(super) fn refuse_non_blocking(&mut self, came_before: Time, refusal: &Refusal) {
+        while let Some(waiter) = self.queue.pop_non_blocking(came_before) {
+            self.reply(Reply::Refused(waiter, refusal.clone()));
+        }
+    }
+
+    pub(super) fn refuse_all(&mut self, nested_too: bool) {
+        for waiter in self.queue.take(nested_too) {
+            self.reply(Reply::Refused(waiter, Refusal::Shutdown));
+        }
+    }
+
+    /// Refuses the callers for whom asking again cannot help.
+    pub(super) fn refuse_hopeless(&mut self, error: &StoreError) {
+        let refusal = Refusal::Store(error.clone());
+        if error.kind() == StoreErrorKind::Unreachable {
+            self.refuse_non_blocking(Time::MAX, &refusal);
+        }
+        if !error.is_retryable() {
+            for waiter in self.queue.take(true) {
+                self.reply(Reply::Refused(waiter, refusal.clone()));
+            }
+        }
     }
 }

@@ -35,30 +35,29 @@
 //! asks until that transaction is over. Answered `Released` or `Lost`, the transaction has been rolled back
 //! or has committed.
 
-mod answers;
 mod confirmations;
-mod grant;
 mod hand_over;
-mod in_transaction;
-mod sending;
+mod requests;
+mod term;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use uuid::Uuid;
 
-pub(super) use self::answers::{After, ttl_of};
 pub(crate) use self::confirmations::Confirm;
 use self::confirmations::Confirmations;
 pub(super) use self::confirmations::Shows;
-use self::grant::Term;
-pub(super) use self::grant::{Grant, Times};
+pub(super) use self::requests::{After, ttl_of};
+use self::term::Term;
+pub(super) use self::term::{Grant, Times};
+use crate::engine::core::env::Time;
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::out::{Kind, LastAnswer, Note, Unconfirmed};
+use crate::engine::core::key::asking::LastAnswer;
+use crate::engine::core::out::{Note, Unconfirmed};
 use crate::engine::core::ownership::Ownership;
-use crate::engine::core::time::Time;
 use crate::error::LostReason;
-use crate::store::{Holder, RecordChange, StoreError};
+use crate::store::{Holder, Kind, RecordChange, StoreError};
 
 /// Pause before the next request for a row that was locked, or after a failure. It doubles up to the lease's
 /// margin, and at most to [`LONGEST_RETRY`].

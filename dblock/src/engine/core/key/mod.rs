@@ -6,26 +6,20 @@
 //!
 //! - [`held`] is the lease that this process has, a state machine with its table at the top of its file.
 //! - [`asking`] says when to ask for one, and keeps this process's place as successor.
-//! - [`wait_queue`] holds the callers of this process; [`fairness`] is about other processes.
+//! - [`queue`] holds the callers of this process, and is fair to other processes.
 //! - [`abandoned`] holds acquires whose answer nobody takes any more.
-//! - [`entering`] gives a lease that comes to this process to a caller.
-//! - [`sending`] says which request goes next, [`answers`] what its answer means.
-//! - [`refusing`] tells callers that they do not get the lock.
-//! - [`unfinished`] says what is still to be done for the key.
+//! - [`entering`] gives a lease that comes to this process to a caller, or tells callers that they do not get one.
+//! - [`requests`] says which request goes next, what its answer means, and what is still to be done.
 //!
 //! `flawed(…)` is false outside of the simulation, which puts one flaw at a time into this code and must find
 //! it.
 
 mod abandoned;
-mod answers;
 mod asking;
 mod entering;
-mod fairness;
 mod held;
-mod refusing;
-mod sending;
-mod unfinished;
-mod wait_queue;
+mod queue;
+mod requests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -34,23 +28,21 @@ use std::time::Duration;
 use uuid::Uuid;
 
 pub(crate) use self::held::Confirm;
-pub(crate) use self::wait_queue::Waiter;
+pub(crate) use self::requests::Transmit;
 
 use self::abandoned::Abandoned;
 use self::asking::Asking;
-use self::fairness::Fairness;
 use self::held::{Held, Shows, ttl_of};
-use self::sending::{OnItsWay, Sent};
-use self::wait_queue::WaitQueue;
+use self::queue::{Fairness, WaitQueue};
+use self::requests::{OnItsWay, Sent};
 use super::call::Call;
-use super::env::Env;
+use super::env::{Env, Time};
 use super::flaw::{Flaw, flawed};
-use super::out::{Kind, Note, Reply, Transmit, Unconfirmed};
+use super::out::{Note, Reply, Unconfirmed, Waiter};
 use super::ownership::Ownership;
-use super::time::Time;
 use crate::error::LostReason;
 use crate::key::Key;
-use crate::store::{Outcome, RecordChange, StoreError};
+use crate::store::{Kind, Outcome, RecordChange, StoreError};
 
 /// Everything that a process knows about one key. `A` is where the answer to an acquire goes, and `C` where a
 /// confirmation goes.

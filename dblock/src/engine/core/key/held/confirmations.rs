@@ -1,7 +1,7 @@
 //! The callers that wait until the store confirms what they did.
 
+use crate::engine::core::env::Time;
 use crate::engine::core::out::Unconfirmed;
-use crate::engine::core::time::Time;
 use crate::store::StoreError;
 
 /// A caller that waits until the store confirms what it did.

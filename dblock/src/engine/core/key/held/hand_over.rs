@@ -4,11 +4,11 @@ use std::mem;
 use std::sync::Arc;
 
 use super::{ENTERED, Held, ROW_FOLLOWS_WITHIN, State, Term, Times};
+use crate::engine::core::env::Time;
 use crate::engine::core::flaw::{Flaw, flawed};
-use crate::engine::core::key::wait_queue::{WaitQueue, Waiter};
-use crate::engine::core::out::Note;
+use crate::engine::core::key::queue::WaitQueue;
+use crate::engine::core::out::{Note, Waiter};
 use crate::engine::core::ownership::Ownership;
-use crate::engine::core::time::Time;
 use crate::key::Key;
 use crate::options::LockOptions;
 

@@ -1,0 +1,481 @@
+//! Decides what is sent for a key, and when to look at it again; applies the store's answers; says what is
+//! still to be done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::Machine;
+use super::abandoned::Abandoned;
+use super::asking::{Arriving, Asking, LastAnswer, Place, Stand};
+use super::held::{After, Grant, Held, Times};
+use super::queue::WANTED_FOR;
+use crate::engine::core::env::{Env, Time};
+use crate::engine::core::flaw::{Flaw, flawed};
+use crate::engine::core::out::{Note, Refusal};
+use crate::store::{
+    Acquire, Action, Extend, HandedOver, Holder, Kind, Outcome, RecordChange, Request, StoreError,
+    StoreErrorKind,
+};
+
+/// How long a non-blocking caller waits for a row that somebody has locked.
+const ROW_LOCKED_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A request that is on its way from here on.
+#[derive(Debug)]
+pub(crate) struct Transmit {
+    pub(crate) request: Request,
+    /// Time limit of the store for it, if shorter than usual.
+    pub(crate) time_limit: Option<Duration>,
+}
+
+/// The request on its way.
+#[derive(Debug)]
+pub(super) struct OnItsWay {
+    pub(super) lease_id: Uuid,
+    pub(super) sent_at: Time,
+    pub(super) what: Sent,
+}
+
+#[derive(Debug)]
+pub(super) enum Sent {
+    /// For the lease that this process has.
+    OwnLease(Action),
+    /// The release of an abandoned lease.
+    Abandoned,
+    /// The extension of a row that was passed on, by this ttl for this owner: no caller has entered yet.
+    Arriving {
+        ttl: Duration,
+        owner: Uuid,
+    },
+    Acquire(Asked),
+}
+
+/// An acquire on its way.
+#[derive(Debug)]
+pub(super) struct Asked {
+    /// The number of the caller that it is for.
+    pub(super) number: u64,
+    pub(super) acquire: Acquire,
+    /// If it begins a run: what takes that back.
+    pub(super) undo: Option<Arc<RecordChange>>,
+    /// The token of a wake-up that came before the answer that gives the lease its place.
+    pub(super) told: Option<i64>,
+}
+
+/// The request to send next.
+enum Next {
+    OwnLease(Action),
+    Abandoned(Uuid),
+    Arriving(Arriving),
+    Acquire,
+}
+
+impl Next {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::OwnLease(action) => Kind::of(action),
+            Self::Abandoned(_) => Kind::Release,
+            Self::Arriving(_) => Kind::Extend,
+            Self::Acquire => Kind::Acquire,
+        }
+    }
+}
+
+impl<A, C> Machine<A, C> {
+    /// Finds what can be sent, and when to look again.
+    pub(super) fn list_next_request(&mut self, env: &Env<'_>) {
+        let now = env.now;
+        let kind = self.next_request(now).map(|next| next.kind());
+        if kind.is_some() && kind != self.listed {
+            self.listed = kind;
+            self.newly_listed = kind;
+        }
+        self.look_at = self.next_look(now);
+        #[cfg(any(test, feature = "simulation"))]
+        self.check_looks();
+    }
+
+    fn next_request(&self, now: Time) -> Option<Next> {
+        if self.on_its_way.is_some() && !flawed(Flaw::RequestsOvertake) {
+            return None;
+        }
+        // Keeping a lease comes before releasing one that no caller took.
+        if let Some(held) = &self.held
+            && let Some(action) = held.next_action(now)
+        {
+            return Some(Next::OwnLease(action));
+        }
+        if let Some(Stand::PassedOn(arriving)) = self.asking.stand
+            && arriving.retry_at <= now
+        {
+            return Some(Next::Arriving(arriving));
+        }
+        // The newest comes first: nothing is sent between an acquire and the release that undoes it. While an
+        // owner holds the lock, the row does not name an abandoned lease, and a release on its way would only
+        // delay a renewal.
+        let renews = self.held.as_ref().is_some_and(Held::is_held);
+        let mut due = self.abandoned.iter().rev().filter(|_| !renews);
+        if let Some(abandoned) = due.find(|abandoned| abandoned.retry_at <= now) {
+            return Some(Next::Abandoned(abandoned.lease_id));
+        }
+        let asks = self.held.is_none() && !self.queue.is_empty() && self.asking.may_ask(now);
+        asks.then_some(Next::Acquire)
+    }
+
+    /// The request to send now. It is on its way from here on.
+    pub(super) fn send(&mut self, kinds: &[Kind], env: &mut Env<'_>) -> Option<Request> {
+        let next = self
+            .next_request(env.now)
+            .filter(|next| kinds.contains(&next.kind()))?;
+        let mut record = None;
+        let (lease_id, action, what) = match next {
+            Next::OwnLease(action) => {
+                let held = self.held.as_mut()?;
+                held.sent(&action);
+                if matches!(action, Action::Release) {
+                    record.clone_from(&held.undo);
+                }
+                (held.lease_id(), action.clone(), Sent::OwnLease(action))
+            }
+            Next::Abandoned(lease_id) => {
+                let mut abandoned = self.abandoned.iter();
+                let released = abandoned.find(|abandoned| abandoned.lease_id == lease_id)?;
+                record.clone_from(&released.undo);
+                (lease_id, Action::Release, Sent::Abandoned)
+            }
+            Next::Arriving(arriving) => {
+                let (_, first) = self.queue.first()?;
+                let (ttl, owner) = (first.call.options.ttl, first.call.owner);
+                let mut extend = Extend::new(1, ttl);
+                extend.handed_over = Some(HandedOver {
+                    owner,
+                    holder: Arc::clone(&first.call.holder),
+                    fence_token: arriving.fence_token,
+                });
+                (
+                    arriving.lease_id,
+                    Action::Extend(extend),
+                    Sent::Arriving { ttl, owner },
+                )
+            }
+            Next::Acquire => {
+                let (number, first) = self.queue.first()?;
+                let call = &first.call;
+                let mut acquire = Acquire::new(call.owner, call.options.ttl, Arc::clone(&call.holder));
+                acquire.wanted_for = (self.queue.blocking() > 0).then_some(WANTED_FOR);
+                let waited = env.now.since(first.since);
+                acquire.queue =
+                    (acquire.wanted_for.is_some() && Asking::queues(waited, env)).then_some(waited);
+                // The row may have been passed on to a lease that has a place. Then the caller writes that
+                // the run begins.
+                let begin = call.begin.as_ref().filter(|_| self.asking.place().is_none());
+                record = begin.map(|begin| Arc::clone(&begin.change));
+                let undo = begin.map(|begin| Arc::clone(&begin.undo));
+                let (lease_id, spare_tokens) = self.asking.asked(self.queue.len() > 1, env);
+                acquire.spare_tokens = spare_tokens;
+                let asked = Asked {
+                    number,
+                    acquire: acquire.clone(),
+                    undo,
+                    told: None,
+                };
+                (lease_id, Action::Acquire(acquire), Sent::Acquire(asked))
+            }
+        };
+        self.on_its_way = Some(OnItsWay {
+            lease_id,
+            sent_at: env.now,
+            what,
+        });
+        Some(Request {
+            key: self.key.clone(),
+            lease_id,
+            action,
+            record,
+        })
+    }
+
+    /// When to look again without an event.
+    fn next_look(&self, now: Time) -> Option<Time> {
+        let asked = self.on_its_way.is_some();
+        // Requests that are due already are listed, or follow the one on its way. Only later ones need a
+        // look.
+        let later = |at: &Time| !asked && *at > now;
+        let abandoned = self.abandoned.iter().map(|abandoned| abandoned.retry_at);
+        let abandoned = abandoned.filter(later);
+        let arriving = self.asking.arriving().map(|arriving| arriving.retry_at);
+        let arriving = arriving.filter(later);
+        let held = self.held.as_ref().and_then(|held| held.next_look(now, asked));
+        let ask = if self.held.is_none() && !self.queue.is_empty() {
+            self.asking.ask_at().filter(later)
+        } else {
+            None
+        };
+        let deadline = self.queue.first_deadline();
+        abandoned
+            .chain(arriving)
+            .chain(held)
+            .chain(ask)
+            .chain(deadline)
+            .min()
+    }
+
+    /// Asserts that whatever must happen without another event is listed, or looked at in time.
+    #[cfg(any(test, feature = "simulation"))]
+    fn check_looks(&self) {
+        let by = |at: Time| self.look_at.is_some_and(|look| look <= at);
+        if let Some(deadline) = self.queue.first_deadline() {
+            assert!(by(deadline), "a caller's time is over before anybody looks");
+        }
+        let sends = self.on_its_way.is_some() || self.listed.is_some();
+        if let Some(at) = self.held.as_ref().and_then(Held::must_send_by).filter(|_| !sends) {
+            assert!(by(at), "a renewal is due before anybody looks");
+        }
+    }
+
+    // ── Answers ──────────────────────────────────────────────────────────────────────────────────────
+
+    pub(super) fn apply_answer(&mut self, answer: Result<Outcome, StoreError>, env: &mut Env<'_>) {
+        // Answers need no number: a key has one request on its way, and the driver gives it exactly one
+        // answer. A request that took too long is answered by the time limit, and its future dropped.
+        let Some(sent) = self.on_its_way.take() else {
+            return;
+        };
+        if flawed(Flaw::AnswersCountTwice) {
+            self.apply_to(&sent, answer.clone(), env);
+        }
+        self.apply_to(&sent, answer, env);
+    }
+
+    fn apply_to(&mut self, sent: &OnItsWay, answer: Result<Outcome, StoreError>, env: &mut Env<'_>) {
+        match &sent.what {
+            Sent::Abandoned => self.abandoned.retain_mut(|abandoned| {
+                abandoned.lease_id != sent.lease_id
+                    || !abandoned.release_answered(&answer, sent.sent_at, env.now)
+            }),
+            Sent::OwnLease(action) => self.apply_to_own_lease(sent, action, answer, env),
+            Sent::Arriving { ttl, owner } => {
+                self.apply_to_arriving(sent.sent_at, *ttl, *owner, answer, env);
+            }
+            Sent::Acquire(asked) => self.apply_to_waiter(sent, asked, answer, env),
+        }
+    }
+
+    fn apply_to_own_lease(
+        &mut self,
+        sent: &OnItsWay,
+        action: &Action,
+        answer: Result<Outcome, StoreError>,
+        env: &mut Env<'_>,
+    ) {
+        let Some(held) = self.held.as_mut().filter(|held| held.lease_id() == sent.lease_id) else {
+            return;
+        };
+        if let Ok(Outcome::Extended { wanted, .. }) = &answer {
+            self.notes.extend(held.renewal_lag(env.now).map(Note::RenewalLag));
+            held.hand_over_until(self.fairness.extended(*wanted, env));
+        }
+        let after = held.apply_answer(action, sent.sent_at, answer, env.now);
+        if let After::Over { passed_on } = after
+            && let Some(held) = self.end_lease(env.now)
+        {
+            if !matches!(action, Action::Release) {
+                self.take_back(&held, env.now);
+            }
+            if passed_on {
+                let pause = self.fairness.passed_over(env);
+                self.asking.ask_after(pause, env.now);
+            }
+        }
+    }
+
+    /// Applies the answer to the extension of a row that was passed on.
+    fn apply_to_arriving(
+        &mut self,
+        sent_at: Time,
+        ttl: Duration,
+        owner: Uuid,
+        answer: Result<Outcome, StoreError>,
+        env: &mut Env<'_>,
+    ) {
+        let Some(arriving) = self.asking.arriving() else {
+            return;
+        };
+        match answer {
+            Ok(Outcome::Extended {
+                remaining, wanted, ..
+            }) => {
+                let grant = Grant {
+                    lease_id: arriving.lease_id,
+                    fence_token: arriving.fence_token,
+                    spare_tokens: arriving.spare_tokens,
+                    times: Times {
+                        store_end: sent_at + remaining,
+                        // An earlier extension of unknown outcome, for another caller, may still be carried out.
+                        over_at: arriving.until.max(env.now + remaining),
+                        length: ttl,
+                        since: sent_at,
+                    },
+                    row_owner: Some(owner),
+                    wanted,
+                };
+                self.asking.stand = None;
+                self.arrive(grant, None, None, env);
+            }
+            Ok(Outcome::Lost) => {
+                self.asking.stand = None;
+                self.asking.ask_now();
+            }
+            Ok(_) => self.asking.retry_arriving(Duration::ZERO, env),
+            Err(error) => {
+                // The extension may have been carried out, or may still be until a ttl has passed. It then
+                // lasts one ttl.
+                self.asking.retry_arriving(ttl * 2, env);
+                self.refuse_hopeless(&error);
+                self.asking.note_answer(LastAnswer::Failed(error), env.now);
+            }
+        }
+    }
+
+    fn apply_to_waiter(
+        &mut self,
+        sent: &OnItsWay,
+        asked: &Asked,
+        answer: Result<Outcome, StoreError>,
+        env: &mut Env<'_>,
+    ) {
+        let ask = &asked.acquire;
+        self.asking.took(env.now.since(sent.sent_at));
+        let (now, lease_id) = (env.now, sent.lease_id);
+        match answer {
+            Ok(Outcome::Granted {
+                fence_token,
+                remaining,
+                taken_over,
+                wanted,
+                recorded,
+            }) => {
+                // A fresh lease is as long as the ask. A remaining time of another length belongs to a row
+                // that was passed on.
+                let place = self.asking.place().filter(|_| remaining != ask.ttl);
+                let grant = Grant {
+                    lease_id,
+                    fence_token,
+                    spare_tokens: ask.spare_tokens,
+                    times: Times {
+                        store_end: sent.sent_at + remaining,
+                        over_at: now + remaining,
+                        length: place.map_or(ask.ttl, |place| place.next_ttl),
+                        since: sent.sent_at,
+                    },
+                    // The place may come from an earlier ask for another caller.
+                    row_owner: place.is_none().then_some(ask.owner),
+                    wanted,
+                };
+                let undo = asked.undo.clone().filter(|_| recorded);
+                self.arrive(grant, Some(asked.number), undo, env);
+                self.note_taken_over(taken_over);
+            }
+            Ok(Outcome::Queued { holder, next_ttl }) => {
+                self.asking.queued(Place {
+                    lease_id,
+                    behind: holder.fence_token,
+                    told: asked.told,
+                    next_ttl,
+                    until: sent.sent_at + next_ttl,
+                    spare_tokens: ask.spare_tokens,
+                });
+                self.busy(holder, env);
+            }
+            Ok(Outcome::Busy(holder)) => {
+                self.busy(holder, env);
+                if ask.wanted_for.is_none() && !self.queue.is_empty() {
+                    // Nobody waited when this was asked: the row must be told of those that wait now.
+                    self.asking.ask_now();
+                }
+            }
+            Ok(Outcome::Skipped) => {
+                let came_before = now.before(ROW_LOCKED_TIMEOUT);
+                self.refuse_non_blocking(came_before, &Refusal::RowLocked);
+                self.asking.skipped(env);
+            }
+            Ok(Outcome::Lost) if self.asking.place().is_some() => {
+                // The row was passed on to the lease, which expired before any wake-up arrived.
+                self.asking.leave_stand(Flaw::LostPlaceIsKept);
+                self.asking.ask_now();
+            }
+            Ok(other) => {
+                // The lease was never granted, so no store that keeps its contract answers this.
+                let message = format!("the store answered an acquire with {other:?}");
+                let error = StoreError::new(StoreErrorKind::Interrupted, message);
+                self.acquire_failed(lease_id, asked, error, env);
+            }
+            Err(error) => self.acquire_failed(lease_id, asked, error, env),
+        }
+    }
+
+    fn note_taken_over(&mut self, former: Option<Holder>) {
+        if let Some((held, former)) = self.held.as_ref().zip(former) {
+            self.notes
+                .push_back(Note::TakenOver(Arc::clone(held.current()), former));
+        }
+    }
+
+    fn busy(&mut self, holder: Holder, env: &mut Env<'_>) {
+        self.refuse_non_blocking(Time::MAX, &Refusal::Busy(Some(holder.clone())));
+        self.asking.busy(holder, env);
+    }
+
+    fn acquire_failed(&mut self, lease_id: Uuid, asked: &Asked, error: StoreError, env: &mut Env<'_>) {
+        let ttl = asked.acquire.ttl;
+        if error.is_outcome_unknown() && !flawed(Flaw::UnknownOutcomeIsRepeated) {
+            let mut abandoned = match self.asking.place() {
+                Some(_) => Abandoned::with_place(lease_id, ttl, env.now),
+                None => Abandoned::new(lease_id, ttl, env.now),
+            };
+            abandoned.undo.clone_from(&asked.undo);
+            self.asking.leave_stand(Flaw::UnknownPlaceIsKept);
+            if !flawed(Flaw::AbandonedIsForgotten) {
+                self.abandoned.push(abandoned);
+            }
+        }
+        self.refuse_hopeless(&error);
+        self.asking.failed(error, env);
+    }
+
+    // ── What is still to be done ─────────────────────────────────────────────────────────────────────
+
+    // The driver counts keys by it, and forgets those that need nothing.
+
+    /// A release must still be written to the row, or is on its way.
+    pub(crate) fn has_release_pending(&self) -> bool {
+        // An acquire that no caller waits for any more is released once it is granted.
+        let releases = |sent: &OnItsWay| match &sent.what {
+            Sent::Abandoned => true,
+            Sent::OwnLease(action) => matches!(action, Action::Release),
+            Sent::Acquire(_) => self.queue.is_empty(),
+            Sent::Arriving { .. } => false,
+        };
+        !self.abandoned.is_empty()
+            || self.held.as_ref().is_some_and(Held::needs_release)
+            || self.on_its_way.as_ref().is_some_and(releases)
+    }
+
+    /// An owner holds the lock, or is about to enter or has just left: a shutdown gives them its grace.
+    /// Leases that no caller took, and rows that `hold_min` keeps busy by themselves, need none.
+    pub(crate) fn needs_grace(&self) -> bool {
+        self.held.as_ref().is_some_and(|held| !held.lingers_by_itself()) || self.on_its_way.is_some()
+    }
+
+    /// A lease is held or abandoned, or a request is on its way.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.held.is_some() || !self.abandoned.is_empty() || self.on_its_way.is_some()
+    }
+
+    /// Nothing needs to be known about the key.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.is_busy() && self.queue.is_empty() && self.asking.stand.is_none() && self.listed.is_none()
+    }
+}
