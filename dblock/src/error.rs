@@ -1,7 +1,6 @@
 //! The errors of the public API: busy, timeout, lost, store, shutdown and bad input are told apart.
 
 mod message;
-#[cfg(feature = "run_once")]
 mod run;
 
 use std::error::Error;
@@ -10,7 +9,6 @@ use std::time::Duration;
 
 pub(crate) use self::message::rounded;
 use self::message::{about, after, held_by, lock, timed_out};
-#[cfg(feature = "run_once")]
 pub use self::run::RunError;
 use crate::key::{InvalidKey, Key};
 use crate::store::{Holder, StoreError};
@@ -116,7 +114,6 @@ pub enum LockError {
         key: Option<Key>,
     },
     /// A call of `run_once` has neither a result of its body nor an earlier one.
-    #[cfg(feature = "run_once")]
     #[non_exhaustive]
     Run {
         /// The key of the run.
@@ -187,7 +184,6 @@ impl fmt::Display for LockError {
                 after(*waited)
             ),
             Self::Shutdown { key } => write!(f, "{}the lock manager is shut down", lock(key.as_ref())),
-            #[cfg(feature = "run_once")]
             Self::Run { key, reason } => write!(f, "the run {key:?} {reason}"),
             Self::NoManager => f.write_str(
                 "no lock manager: give the attribute `manager = …`, run the call inside `LockManager::scope`, or call \
@@ -203,9 +199,9 @@ impl Error for LockError {
     /// the store's error itself.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         let mut cause: &(dyn Error + 'static) = match self {
-            Self::Store { source, .. } | Self::Unconfirmed { source, .. } => source,
-            #[cfg(feature = "run_once")]
-            Self::Run {
+            Self::Store { source, .. }
+            | Self::Unconfirmed { source, .. }
+            | Self::Run {
                 reason: RunError::Unrecorded { source },
                 ..
             } => source,
@@ -241,7 +237,6 @@ impl LockError {
             Self::Lost { .. } => "lost",
             Self::Store { .. } => "store",
             Self::Unconfirmed { .. } => "unconfirmed",
-            #[cfg(feature = "run_once")]
             Self::Run { .. } => "run",
             Self::Shutdown { .. } => "shutdown",
             Self::NoManager => "no_manager",
@@ -300,7 +295,6 @@ impl LockError {
     }
 
     /// [`Run`](Self::Run), for dblock itself.
-    #[cfg(feature = "run_once")]
     #[doc(hidden)]
     pub fn run(key: Key, reason: RunError) -> Self {
         Self::Run { key, reason }
@@ -379,7 +373,6 @@ impl LockError {
         match self {
             Self::Busy { .. } | Self::Timeout { .. } => true,
             Self::Store { source, .. } => source.is_retryable(),
-            #[cfg(feature = "run_once")]
             Self::Run { reason, .. } => matches!(reason, RunError::NotYet { .. }),
             _ => false,
         }
@@ -404,10 +397,9 @@ impl LockError {
             Self::Busy { key, .. }
             | Self::Timeout { key, .. }
             | Self::Lost { key, .. }
-            | Self::Unconfirmed { key, .. } => Some(key),
+            | Self::Unconfirmed { key, .. }
+            | Self::Run { key, .. } => Some(key),
             Self::Store { key, .. } | Self::Shutdown { key } => key.as_ref(),
-            #[cfg(feature = "run_once")]
-            Self::Run { key, .. } => Some(key),
             Self::NoManager | Self::Invalid { .. } => None,
         }
     }

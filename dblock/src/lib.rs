@@ -105,9 +105,7 @@ mod transaction;
 
 pub use builder::LockManagerBuilder;
 pub use current::{CurrentLock, current, current_locks, inherit};
-#[cfg(feature = "run_once")]
-pub use error::RunError;
-pub use error::{LockError, LostReason, TimeoutCause};
+pub use error::{LockError, LostReason, RunError, TimeoutCause};
 #[cfg(feature = "sql")]
 pub use fence::FenceConnection;
 pub use guard::LockGuard;
