@@ -11,8 +11,6 @@ use syn::UseTree;
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
 
-/// Circles are allowed within it: its parts schedule each other.
-const ONE_WHOLE: [&str; 1] = ["simulation"];
 /// These may use what they like.
 const OF_TESTS: [&str; 2] = ["tests", "loom_tests"];
 
@@ -75,8 +73,7 @@ impl Modules {
         for (from, to, place) in &self.uses {
             let to = self.owner(to);
             let shared = from.iter().zip(&to).take_while(|(from, to)| from == to).count();
-            let is_whole = shared > 0 && ONE_WHOLE.contains(&&*from[0]);
-            if shared < from.len().min(to.len()) && !is_whole {
+            if shared < from.len().min(to.len()) {
                 let ends = (from[..=shared].join("::"), to[..=shared].join("::"));
                 ties.entry(ends).or_insert(place);
             }

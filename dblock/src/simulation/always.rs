@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::callers::State;
+use super::caller::State;
+use super::plan::{MS, S};
 use super::show;
 use super::store::Lock;
-use super::world::{MS, Phase, S, World};
+use super::world::{Phase, World};
 use crate::store::LockRow;
 
 /// How late an answer may be, because the engine's thread may run late.

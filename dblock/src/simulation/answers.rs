@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::callers::{Asked, State};
+use super::caller::{Asked, State};
 use super::process::Reply;
 use super::show;
 use super::world::{What, World, tell};

@@ -4,21 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::callers::{Asked, Caller, State};
+use super::caller::{Asked, Caller, State, Transaction};
+use super::plan::MS;
 use super::store::{Lock, WakeUp};
-use super::world::{MS, Phase, What, World, tell};
+use super::world::{Phase, What, World, tell};
 use crate::engine::core::ownership::Ownership;
 use crate::error::LostReason;
-
-/// A caller's transaction that has passed a fence check.
-#[derive(Debug)]
-pub(super) struct Transaction {
-    pub(super) key: usize,
-    pub(super) number: u32,
-    pub(super) ownership: Arc<Ownership>,
-    /// The caller whose lock ends with it.
-    pub(super) releases: Option<usize>,
-}
 
 impl World {
     /// How long one step of a body takes.

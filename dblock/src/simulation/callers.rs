@@ -3,73 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::caller::{Asked, Caller, Run, State};
+use super::plan::MS;
 use super::process::Machine;
-use super::runs::Run;
 use super::show;
-use super::world::{MS, Phase, What, World, tell};
+use super::world::{Phase, What, World, tell};
 use crate::engine::core::call::Call;
-use crate::engine::core::env::{Env, Time};
+use crate::engine::core::env::Env;
 use crate::engine::core::out::Refusal;
-use crate::engine::core::ownership::Ownership;
 use crate::options::{LockOptions, Wait};
 
 /// Time limit of the store for an operation of the handle.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
-    Waiting,
-    /// The body runs, or was told that the lock is lost and has not ended yet.
-    Inside,
-    /// The body has ended, and the release is not confirmed yet.
-    Leaving,
-    Gone,
-}
-
-/// The answers that a caller waits for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Asked {
-    Acquire,
-    Enter,
-    Pin,
-    Extend,
-    Leave,
-}
-
-impl Asked {
-    pub(super) const ALL: [Self; 5] = [Self::Acquire, Self::Enter, Self::Pin, Self::Extend, Self::Leave];
-}
-
-#[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(super) struct Caller {
-    pub(super) process: usize,
-    pub(super) key: usize,
-    /// `None` for the last callers of a schedule.
-    pub(super) task: Option<u8>,
-    pub(super) state: State,
-    /// Its number in the machine.
-    number: u64,
-    pub(super) came_at: u64,
-    /// On the clock of its process.
-    pub(super) entered: Time,
-    /// When the answer to each of its requests is due.
-    pub(super) due: [Option<Time>; Asked::ALL.len()],
-    pub(super) ownership: Option<Arc<Ownership>>,
-    pub(super) holds: u32,
-    /// A check has found the ownership ended. It must not be alive afterwards.
-    pub(super) ended: bool,
-    /// It goes on when it is told that the lock is lost.
-    pub(super) signal: bool,
-    pub(super) pinned: bool,
-    /// How many steps its body has done.
-    pub(super) steps: u8,
-    /// A re-entry waits to be confirmed.
-    pub(super) entering: bool,
-    /// Its lease had not ended when its body left.
-    pub(super) stood: bool,
-    pub(super) run: Option<Run>,
-}
 
 impl World {
     /// A task of a process acquires a lock.

@@ -4,95 +4,16 @@ use std::sync::Arc;
 
 use uuid::Uuid;
 
-use super::bodies::Transaction;
-use super::callers::State;
-use super::runs::RunChecks;
-use super::store::WakeUp;
-use super::world::{MS, World};
+use super::caller::State;
+use super::plan::MS;
+use super::world::World;
 use crate::engine::core::env::Time;
 use crate::engine::core::ownership::Ownership;
 use crate::error::LostReason;
-use crate::store::{Action, Kind, Outcome, Request, StoreError};
+use crate::store::{Kind, Request};
 
 /// With less time left of a lease that was passed on, a caller must not enter without an extension.
 const ENOUGH: u64 = 100 * MS;
-
-/// The state of the checks.
-#[derive(Debug)]
-pub(super) struct Checks {
-    pub(super) violation: Option<String>,
-    pub(super) holder: Arc<str>,
-    /// All wake-ups that were sent after commits.
-    pub(super) wake_ups: Vec<WakeUp>,
-    pub(super) transactions: Vec<Transaction>,
-    /// Leases that an operator has force-released or revoked.
-    pub(super) forced: Vec<Uuid>,
-    pub(super) revoked: Vec<Uuid>,
-    /// Leases that may keep a key busy although no caller holds it, and until when.
-    pub(super) excused: Vec<(Uuid, u64)>,
-    /// Leases that were passed on, and neither extended nor granted anew since.
-    passed_on: Vec<Uuid>,
-    pub(super) probes_left: usize,
-    pub(super) keys: Vec<KeyChecks>,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct KeyChecks {
-    tokens: Vec<i64>,
-    newest_token: i64,
-    /// The owner that entered last.
-    last: Option<Arc<Ownership>>,
-    newest_checked: i64,
-    pub(super) runs: RunChecks,
-    /// `hold_min` keeps others than this lease out until then.
-    closed: Option<(u64, Uuid)>,
-    /// Since when a caller waits for the key while nobody holds it.
-    pub(super) blocked_since: Option<u64>,
-}
-
-impl Checks {
-    pub(super) fn new(keys: usize) -> Self {
-        Self {
-            violation: None,
-            holder: "".into(),
-            wake_ups: Vec::new(),
-            transactions: Vec::new(),
-            forced: Vec::new(),
-            revoked: Vec::new(),
-            excused: Vec::new(),
-            passed_on: Vec::new(),
-            probes_left: 0,
-            keys: (0..keys).map(|_| KeyChecks::default()).collect(),
-        }
-    }
-
-    /// The store has executed a request. `late`: the sender may have given up, and may not have undone it
-    /// before this time.
-    pub(super) fn executed(
-        &mut self,
-        request: &Request,
-        answer: &Result<Outcome, StoreError>,
-        late: Option<u64>,
-    ) {
-        let lease = request.lease_id;
-        if let (Ok(Outcome::Granted { .. } | Outcome::Queued { .. }), Some(until)) = (answer, late) {
-            self.excused.push((lease, until));
-        }
-        let is_whole = match (answer, &request.action) {
-            (Ok(Outcome::Extended { .. }), _) => true,
-            (Ok(Outcome::Granted { remaining, .. }), Action::Acquire(ask)) => *remaining == ask.ttl,
-            _ => false,
-        };
-        if is_whole {
-            self.passed_on.retain(|passed_on| *passed_on != lease);
-        }
-    }
-
-    /// The row was passed on to this lease.
-    pub(super) fn passed_on(&mut self, lease: Uuid) {
-        self.passed_on.push(lease);
-    }
-}
 
 /// Whether it ended before its owner left.
 fn lost(own: &Ownership, now: Time) -> bool {

@@ -1,14 +1,16 @@
 //! The engine's thread: it sends requests and receives wake-ups.
 
-use std::mem;
 use std::time::Duration;
+use std::{iter, mem};
 
-use super::process::Machine;
+use super::plan::{MS, US};
+use super::process::{Cell, Chance, Machine, Reply};
 use super::show;
-use super::world::{MS, Phase, US, What, World, tell};
+use super::world::{Phase, What, World, tell};
 use crate::engine::core::dispatch::time_limit;
 use crate::engine::core::env::{Env, Time};
 use crate::engine::core::key::Transmit;
+use crate::engine::core::out::Note;
 use crate::store::Kind;
 
 impl World {
@@ -154,5 +156,105 @@ impl World {
 
     pub(super) fn in_local(&self, at: usize, length: Duration) -> Time {
         self.local(at) + length
+    }
+
+    /// Calls a machine, and carries out what it wants done then.
+    pub(super) fn step<R>(
+        &mut self,
+        at: usize,
+        key: usize,
+        does: impl FnOnce(&mut Machine, &mut Env<'_>) -> R,
+    ) -> R {
+        let process = &mut self.processes[at];
+        let mut env = Env {
+            now: process.clock.at(self.now),
+            wake_ups: self.plan.wake_ups,
+            listening: process.listening,
+            hand_over: process.hand_over,
+            random: &mut Chance {
+                tape: &mut self.tape,
+                last_id: &mut self.last_id,
+                process: at,
+                incarnation: process.incarnation,
+            },
+        };
+        let machine = &mut process.cells[key].machine;
+        let answer = does(machine, &mut env);
+        let notes: Vec<Note> = iter::from_fn(|| machine.poll_note()).collect();
+        let replies: Vec<Reply> = iter::from_fn(|| machine.poll_reply()).collect();
+        let (ready, look_at) = (machine.poll_ready(), machine.poll_timeout());
+        let (wants_wake_ups, idle) = (machine.wants_wake_ups(), machine.is_idle());
+        for reply in replies {
+            self.reply(at, key, reply);
+        }
+        for note in &notes {
+            if let Note::Lost(ownership, _) | Note::Revoked(ownership, _) = note {
+                self.tell_body(at, key, ownership);
+            }
+        }
+        for note in &notes {
+            if let Note::Lost(ownership, reason) = note {
+                tell!(
+                    self,
+                    "P{at} {} lost token {}: {reason}",
+                    self.keys[key],
+                    ownership.fence_token
+                );
+                self.check_loss(ownership, *reason);
+            }
+        }
+        if wants_wake_ups {
+            self.listen(at);
+        }
+        let process = &mut self.processes[at];
+        let cell = &mut process.cells[key];
+        if idle {
+            *cell = Cell::new(&self.keys[key], cell.generation + 1);
+        } else {
+            if let Some(kind) = ready {
+                process
+                    .dispatch
+                    .ready((key, cell.generation), 0, kind, cell.most_together);
+                self.wake_driver(at);
+            }
+            let cell = &mut self.processes[at].cells[key];
+            if let Some(look_at) = look_at
+                && cell.look_at.is_none_or(|before| look_at < before)
+            {
+                cell.look_at = Some(look_at);
+                let when = self.processes[at].clock.when(look_at, self.now);
+                self.at(
+                    when,
+                    What::Look {
+                        process: at,
+                        key,
+                        at: look_at,
+                    },
+                );
+            }
+        }
+        answer
+    }
+
+    pub(super) fn look(&mut self, at: usize, key: usize, look_at: Time) {
+        let process = &mut self.processes[at];
+        if !process.alive || process.cells[key].look_at != Some(look_at) {
+            return;
+        }
+        let early = process.clock.at(self.now) < look_at;
+        if early {
+            // A moment more, because clocks differ.
+            self.after(
+                US,
+                What::Look {
+                    process: at,
+                    key,
+                    at: look_at,
+                },
+            );
+            return;
+        }
+        process.cells[key].look_at = None;
+        self.step(at, key, Machine::handle_timeout);
     }
 }

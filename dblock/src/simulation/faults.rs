@@ -1,9 +1,11 @@
 //! Faults from outside: processes that pause, die or are cut off, listeners that break, clocks that jump; and
 //! operators.
 
-use super::callers::State;
-use super::store::Lock;
-use super::world::{MS, Phase, S, What, World, tell};
+use super::caller::State;
+use super::plan::{MS, S};
+use super::show;
+use super::store::{Lock, WakeUp};
+use super::world::{Phase, What, World, tell};
 use crate::engine::core::key::Machine;
 
 #[derive(Debug, Clone, Copy)]
@@ -282,5 +284,39 @@ impl World {
                 self.fail(format!("{} is locked by nobody", row.key));
             }
         }
+    }
+
+    /// An operator's call. It waits for the row's lock.
+    pub(super) fn operate(&mut self) {
+        let key = self.tape.below(u32::try_from(self.keys.len()).unwrap_or(1)) as usize;
+        let force = self.tape.below(2) == 1;
+        if self.store.rows[key].lock != Lock::Nobody {
+            return;
+        }
+        self.last_id += 1;
+        let fresh = show::operators_id(self.last_id);
+        let row = self.store.row(key, self.now);
+        if !row.is_held() {
+            return;
+        }
+        let lease = row.lease_id;
+        if force {
+            row.reentrant_count = 0;
+            row.lease_id = fresh;
+            row.next = None;
+            self.checks.forced.push(lease);
+            self.wake_up(WakeUp { key, passed_on: None });
+        } else {
+            row.revoked = true;
+            self.checks.revoked.push(lease);
+        }
+        self.store.flush();
+        let order = if force { "force_release" } else { "revoke" };
+        tell!(
+            self,
+            "operator {order} {} of {}",
+            self.keys[key],
+            show::lease(lease)
+        );
     }
 }

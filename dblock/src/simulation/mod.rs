@@ -3,17 +3,22 @@
 //! it.
 //!
 //! The code that runs is the core's own. The rest is replaced: the engine's shell by `process` and `driver`,
-//! the database by `store`, the network by `network`, and the application by `callers` and `bodies`. `checks`
-//! and `always` say what must hold.
+//! the database by `store`, the network by `network`, and the application by `callers`, `bodies` and `runs`.
+//! `checks` and `always` say what must hold.
+//!
+//! What there is (`process`, `store`, `batch`, `caller`, `ledger`) knows no `world`. What happens is the world's.
 
 mod always;
 mod answers;
+mod batch;
 mod bodies;
+mod caller;
 mod callers;
 mod checks;
 mod driver;
 mod faults;
 mod flaws;
+mod ledger;
 mod network;
 mod plan;
 mod process;

@@ -3,45 +3,13 @@
 
 use std::time::Duration;
 
-use super::plan::nanos;
+use super::batch::{Batch, Fate};
+use super::plan::{MS, S, US, nanos};
 use super::show;
-use super::store::Lock;
-use super::world::{MS, Phase, S, US, What, World, tell};
+use super::store::{Lock, WakeUp};
+use super::world::{Phase, What, World, tell};
 use crate::engine::core::dispatch::MAX_BATCH;
 use crate::store::{Action, Kind, Outcome, Request, StoreError, StoreErrorKind};
-
-/// Requests that were sent together.
-#[derive(Debug)]
-pub(super) struct Batch {
-    pub(super) process: usize,
-    incarnation: u32,
-    lane: usize,
-    requests: Vec<(usize, Request)>,
-    answers: Vec<Option<Result<Outcome, StoreError>>>,
-    /// The kind whose statement is executed next.
-    next: usize,
-    fate: Fate,
-    times_out_at: u64,
-    breaks: bool,
-    /// Since when the sender knows the outcome, or knows that it is unknown.
-    answered_at: Option<u64>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Fate {
-    Goes,
-    Unreachable,
-    /// The connection breaks before it is carried out.
-    LostBefore,
-    /// It is carried out, and the answer is lost.
-    LostAfter,
-    /// The connection breaks, and then it is carried out.
-    Late,
-    Conflict,
-    Refused,
-    /// The connection breaks in the middle: it is rolled back.
-    RolledBack,
-}
 
 /// The order of the statements of a mixed batch.
 const KINDS: [Kind; 3] = [Kind::Extend, Kind::Release, Kind::Acquire];
@@ -342,6 +310,56 @@ impl World {
             self.step(process, key, |machine, env| machine.handle_answer(env, answer));
         }
         self.drive_now(process);
+    }
+
+    /// Sends the wake-ups of a committed release.
+    pub(super) fn tell_of(&mut self, key: usize, outcome: &Outcome) {
+        let passed_on = match outcome {
+            Outcome::Released { passed_on: true, .. } => {
+                let row = &self.store.rows[key].committed;
+                self.checks.passed_on(row.lease_id);
+                Some((row.lease_id, row.fence_token))
+            }
+            Outcome::Released { freed: true, .. } if self.store.is_wanted(key) => None,
+            _ => return,
+        };
+        self.wake_up(WakeUp { key, passed_on });
+    }
+
+    pub(super) fn wake_up(&mut self, wake_up: WakeUp) {
+        if !self.plan.wake_ups {
+            return;
+        }
+        self.checks.wake_ups.push(wake_up);
+        let number = self.checks.wake_ups.len() - 1;
+        for process in 0..self.processes.len() {
+            if !self.processes[process].subscribed || self.processes[process].cut {
+                continue;
+            }
+            let faults = &self.plan.faults;
+            let (lost, repeated) = (faults.lost_wake_ups, faults.repeated_wake_ups);
+            if self.tape.chance(lost) {
+                continue;
+            }
+            let delay = self.delay();
+            self.after(
+                delay,
+                What::WakeUp {
+                    process,
+                    wake_up: number,
+                },
+            );
+            if self.tape.chance(repeated) {
+                let delay = self.tape.pick(&[1, 30, 300, 1000, 2500, 5000, 12_000]) * MS;
+                self.after(
+                    delay,
+                    What::WakeUp {
+                        process,
+                        wake_up: number,
+                    },
+                );
+            }
+        }
     }
 }
 

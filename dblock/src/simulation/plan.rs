@@ -6,6 +6,11 @@ use std::time::Duration;
 use super::tape::Tape;
 use crate::options::margin;
 
+/// In nanoseconds.
+pub(super) const US: u64 = 1_000;
+pub(super) const MS: u64 = 1_000_000;
+pub(super) const S: u64 = 1_000_000_000;
+
 /// The plan of a schedule.
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a choice of its own")]

@@ -1,18 +1,15 @@
 //! A process: the engine's shell around its machines, without threads.
 
-use std::iter;
-
 use uuid::Uuid;
 
-use super::callers::Asked;
-use super::plan::Plan;
+use super::caller::Asked;
+use super::plan::{Plan, S};
 use super::show;
 use super::tape::Tape;
-use super::world::{S, US, What, World, tell};
 use crate::engine::core::dispatch::{Dispatch, MAX_BATCH};
-use crate::engine::core::env::{Env, Random, Time};
+use crate::engine::core::env::{Random, Time};
 use crate::engine::core::key;
-use crate::engine::core::out::{self, Note};
+use crate::engine::core::out;
 use crate::key::Key;
 
 /// A monotonic clock: when it started, and how many millionths it is fast.
@@ -80,7 +77,7 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    fn new(key: &Key, generation: u32) -> Self {
+    pub(super) fn new(key: &Key, generation: u32) -> Self {
         Self {
             machine: Machine::new(key.clone()),
             generation,
@@ -91,11 +88,11 @@ impl Cell {
     }
 }
 
-struct Chance<'a> {
-    tape: &'a mut Tape,
-    last_id: &'a mut u64,
-    process: usize,
-    incarnation: u32,
+pub(super) struct Chance<'a> {
+    pub(super) tape: &'a mut Tape,
+    pub(super) last_id: &'a mut u64,
+    pub(super) process: usize,
+    pub(super) incarnation: u32,
 }
 
 impl Random for Chance<'_> {
@@ -153,107 +150,5 @@ impl Process {
 
     pub(super) fn is_running(&self, now: u64) -> bool {
         self.alive && self.paused_until <= now
-    }
-}
-
-impl World {
-    /// Calls a machine, and carries out what it wants done then.
-    pub(super) fn step<R>(
-        &mut self,
-        at: usize,
-        key: usize,
-        does: impl FnOnce(&mut Machine, &mut Env<'_>) -> R,
-    ) -> R {
-        let process = &mut self.processes[at];
-        let mut env = Env {
-            now: process.clock.at(self.now),
-            wake_ups: self.plan.wake_ups,
-            listening: process.listening,
-            hand_over: process.hand_over,
-            random: &mut Chance {
-                tape: &mut self.tape,
-                last_id: &mut self.last_id,
-                process: at,
-                incarnation: process.incarnation,
-            },
-        };
-        let machine = &mut process.cells[key].machine;
-        let answer = does(machine, &mut env);
-        let notes: Vec<Note> = iter::from_fn(|| machine.poll_note()).collect();
-        let replies: Vec<Reply> = iter::from_fn(|| machine.poll_reply()).collect();
-        let (ready, look_at) = (machine.poll_ready(), machine.poll_timeout());
-        let (wants_wake_ups, idle) = (machine.wants_wake_ups(), machine.is_idle());
-        for reply in replies {
-            self.reply(at, key, reply);
-        }
-        for note in &notes {
-            if let Note::Lost(ownership, _) | Note::Revoked(ownership, _) = note {
-                self.tell_body(at, key, ownership);
-            }
-        }
-        for note in &notes {
-            if let Note::Lost(ownership, reason) = note {
-                tell!(
-                    self,
-                    "P{at} {} lost token {}: {reason}",
-                    self.keys[key],
-                    ownership.fence_token
-                );
-                self.check_loss(ownership, *reason);
-            }
-        }
-        if wants_wake_ups {
-            self.listen(at);
-        }
-        let process = &mut self.processes[at];
-        let cell = &mut process.cells[key];
-        if idle {
-            *cell = Cell::new(&self.keys[key], cell.generation + 1);
-        } else {
-            if let Some(kind) = ready {
-                process
-                    .dispatch
-                    .ready((key, cell.generation), 0, kind, cell.most_together);
-                self.wake_driver(at);
-            }
-            let cell = &mut self.processes[at].cells[key];
-            if let Some(look_at) = look_at
-                && cell.look_at.is_none_or(|before| look_at < before)
-            {
-                cell.look_at = Some(look_at);
-                let when = self.processes[at].clock.when(look_at, self.now);
-                self.at(
-                    when,
-                    What::Look {
-                        process: at,
-                        key,
-                        at: look_at,
-                    },
-                );
-            }
-        }
-        answer
-    }
-
-    pub(super) fn look(&mut self, at: usize, key: usize, look_at: Time) {
-        let process = &mut self.processes[at];
-        if !process.alive || process.cells[key].look_at != Some(look_at) {
-            return;
-        }
-        let early = process.clock.at(self.now) < look_at;
-        if early {
-            // A moment more, because clocks differ.
-            self.after(
-                US,
-                What::Look {
-                    process: at,
-                    key,
-                    at: look_at,
-                },
-            );
-            return;
-        }
-        process.cells[key].look_at = None;
-        self.step(at, key, Machine::handle_timeout);
     }
 }

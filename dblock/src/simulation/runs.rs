@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::callers::State;
-use super::network::Fate;
+use super::batch::{Answer, Ask, Fate};
+use super::caller::{Next, Run, State, Step};
+use super::plan::{MS, S};
 use super::show;
 use super::store::{Lock, WakeUp};
-use super::world::{MS, S, What, World, tell};
+use super::world::{What, World, tell};
 use crate::engine::core::call::Begin;
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::runs::{
@@ -26,83 +27,6 @@ const TIMEOUT: u64 = 5 * S;
 
 /// How often a call looks anew.
 const LOOKS: u8 = 5;
-
-type Next = (Option<RecordVersion>, u32);
-
-/// A caller's run.
-#[derive(Debug)]
-pub(super) struct Run {
-    policy: Policy,
-    remember: Duration,
-    first: Option<Next>,
-    former: Option<Record>,
-    step: Step,
-    /// What it has begun, or tries to.
-    begun: Option<RecordEntry>,
-    /// A write of that has an unknown outcome.
-    sent: bool,
-    looks: u8,
-    /// The request that it waits for.
-    asked: usize,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
-    Waits,
-    Begins,
-    Inside,
-    /// `alone`: the lock ends with the outcome.
-    Ends {
-        alone: bool,
-        wanted: RecordVersion,
-    },
-}
-
-/// A request for a record.
-#[derive(Debug)]
-pub(super) struct Ask {
-    caller: usize,
-    pub(super) process: usize,
-    incarnation: u32,
-    /// `None` reads.
-    write: Option<RecordWrite>,
-    fate: Fate,
-    answer: Option<Answer>,
-}
-
-#[derive(Debug, Clone)]
-enum Answer {
-    Found(Option<Record>),
-    Written(bool),
-}
-
-/// What must hold about the runs of a key.
-#[derive(Debug, Default)]
-pub(super) struct RunChecks {
-    /// The bodies that have begun, and their callers.
-    entered: Vec<(RecordVersion, usize)>,
-    /// The attempts whose bodies have begun since the last success.
-    attempts: Vec<u32>,
-    /// The fence token of the last success. A body of an older run may still begin, where a jump of the clock
-    /// took its lease; its attempts are not those of the next run.
-    success: i64,
-    /// Until when the last success is remembered.
-    succeeded: Option<i64>,
-    /// The leases of tokens.
-    leases: Vec<(i64, Uuid)>,
-    /// The leases that a release has ended.
-    pub(super) released: Vec<Uuid>,
-    /// Attempts whose bodies never began, and that could not be taken back in time.
-    ghosts: Vec<u32>,
-    /// Callers whose child is inside.
-    pub(super) children: Vec<usize>,
-}
-
-impl RunChecks {
-    pub(super) fn granted(&mut self, token: i64, lease: Uuid) {
-        self.leases.push((token, lease));
-    }
-}
 
 impl World {
     /// Draws whether a caller is a run, and how it begins with the lock.

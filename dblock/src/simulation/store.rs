@@ -3,8 +3,6 @@
 
 use uuid::Uuid;
 
-use super::show;
-use super::world::{MS, What, World, tell};
 use crate::engine::core::flaw::{Flaw, flawed};
 use crate::key::Key;
 use crate::store::record::{self, Record};
@@ -153,7 +151,7 @@ impl Database {
     }
 
     /// Whether the committed row said, when it was written, that somebody waits.
-    fn is_wanted(&self, key: usize) -> bool {
+    pub(super) fn is_wanted(&self, key: usize) -> bool {
         let row = &self.rows[key].committed;
         row.wanted_until > row.now
     }
@@ -164,91 +162,5 @@ impl Database {
         let row = &mut self.rows[key].committed;
         row.now = clock;
         row
-    }
-}
-
-impl World {
-    /// Sends the wake-ups of a committed release.
-    pub(super) fn tell_of(&mut self, key: usize, outcome: &Outcome) {
-        let passed_on = match outcome {
-            Outcome::Released { passed_on: true, .. } => {
-                let row = &self.store.rows[key].committed;
-                self.checks.passed_on(row.lease_id);
-                Some((row.lease_id, row.fence_token))
-            }
-            Outcome::Released { freed: true, .. } if self.store.is_wanted(key) => None,
-            _ => return,
-        };
-        self.wake_up(WakeUp { key, passed_on });
-    }
-
-    pub(super) fn wake_up(&mut self, wake_up: WakeUp) {
-        if !self.plan.wake_ups {
-            return;
-        }
-        self.checks.wake_ups.push(wake_up);
-        let number = self.checks.wake_ups.len() - 1;
-        for process in 0..self.processes.len() {
-            if !self.processes[process].subscribed || self.processes[process].cut {
-                continue;
-            }
-            let faults = &self.plan.faults;
-            let (lost, repeated) = (faults.lost_wake_ups, faults.repeated_wake_ups);
-            if self.tape.chance(lost) {
-                continue;
-            }
-            let delay = self.delay();
-            self.after(
-                delay,
-                What::WakeUp {
-                    process,
-                    wake_up: number,
-                },
-            );
-            if self.tape.chance(repeated) {
-                let delay = self.tape.pick(&[1, 30, 300, 1000, 2500, 5000, 12_000]) * MS;
-                self.after(
-                    delay,
-                    What::WakeUp {
-                        process,
-                        wake_up: number,
-                    },
-                );
-            }
-        }
-    }
-
-    /// An operator's call. It waits for the row's lock.
-    pub(super) fn operate(&mut self) {
-        let key = self.tape.below(u32::try_from(self.keys.len()).unwrap_or(1)) as usize;
-        let force = self.tape.below(2) == 1;
-        if self.store.rows[key].lock != Lock::Nobody {
-            return;
-        }
-        self.last_id += 1;
-        let fresh = show::operators_id(self.last_id);
-        let row = self.store.row(key, self.now);
-        if !row.is_held() {
-            return;
-        }
-        let lease = row.lease_id;
-        if force {
-            row.reentrant_count = 0;
-            row.lease_id = fresh;
-            row.next = None;
-            self.checks.forced.push(lease);
-            self.wake_up(WakeUp { key, passed_on: None });
-        } else {
-            row.revoked = true;
-            self.checks.revoked.push(lease);
-        }
-        self.store.flush();
-        let order = if force { "force_release" } else { "revoke" };
-        tell!(
-            self,
-            "operator {order} {} of {}",
-            self.keys[key],
-            show::lease(lease)
-        );
     }
 }

@@ -3,20 +3,15 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use super::callers::Caller;
-use super::checks::Checks;
-use super::network::Batch;
-use super::plan::Plan;
+use super::batch::{Ask, Batch};
+use super::caller::Caller;
+use super::ledger::Checks;
+use super::plan::{MS, Plan, S};
 use super::process::Process;
-use super::runs::Ask;
 use super::store::Database;
 use super::tape::Tape;
 use crate::engine::core::env::Time;
 use crate::key::Key;
-
-pub(super) const US: u64 = 1_000;
-pub(super) const MS: u64 = 1_000_000;
-pub(super) const S: u64 = 1_000_000_000;
 
 /// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
