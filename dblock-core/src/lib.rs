@@ -1,6 +1,13 @@
-//! What the crates of dblock share, without I/O. Use it through `dblock`: other uses have no promise.
+//! What the crates of dblock share, without I/O: no runtime, no clock, no SQL.
+//!
+//! An application uses it through `dblock`, which names all of it.
 
 pub mod duration;
+#[cfg(feature = "contract")]
+pub mod key;
 pub mod limits;
 pub mod printable;
 pub mod suggest;
+
+#[cfg(feature = "contract")]
+pub use key::{InvalidKey, Key};

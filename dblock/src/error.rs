@@ -428,6 +428,15 @@ mod tests {
     }
 
     #[test]
+    fn a_key_that_is_refused_is_an_invalid_call() {
+        let refused = Key::new(None, "").unwrap_err();
+        let message = refused.to_string();
+        let error = LockError::from(refused);
+        assert!(matches!(&error, LockError::Invalid { .. }), "{error:?}");
+        assert_eq!(error.to_string(), message);
+    }
+
+    #[test]
     fn messages_say_no_more_than_is_known() {
         let key = Key::new(None, "a").unwrap();
         let waited = Duration::from_nanos(2_001_789_864);

@@ -81,7 +81,6 @@ mod error;
 pub mod fence;
 mod guard;
 mod health;
-mod key;
 mod manager;
 mod meter;
 #[cfg(feature = "run_once")]
@@ -102,6 +101,8 @@ mod source;
 pub mod store;
 #[cfg(feature = "sql")]
 mod transaction;
+
+use dblock_core::key;
 
 pub use builder::LockManagerBuilder;
 pub use current::{CurrentLock, current, current_locks, inherit};
