@@ -1,8 +1,8 @@
 //! The engine: everything between a manager and its store. It knows no SQL.
 //!
 //! - [`core`] decides, one machine a key, without I/O.
-//! - [`cells`] keeps the machines, and [`schedule`] what is to be sent and looked at for each of them.
-//! - [`shared`] steps the machines, and carries out the output of their steps.
+//! - [`cells`] keeps the machines.
+//! - [`shared`] calls them, carries out what they want done, and schedules what is to be sent and looked at.
 //! - [`handle`], [`acquire`], [`hold`] and [`lease`] are what the manager and its guards call. Callers step a
 //!   machine themselves when they acquire, enter, leave, give up, or ask for a fence check or another ttl.
 //!   None of their futures ever drives a statement.
@@ -20,7 +20,6 @@ mod hold;
 mod lease;
 mod report;
 mod resumption;
-mod schedule;
 mod shared;
 mod sync;
 
