@@ -281,6 +281,7 @@ pub(super) fn confirm(deadline: Time) -> (Confirm, Confirmation) {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(any(feature = "sql", feature = "run_once"))]
     use crate::engine::Hold;
     use crate::error::LockError;
     use crate::{LockManager, LockOptions};

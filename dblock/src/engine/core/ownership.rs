@@ -42,13 +42,14 @@ pub(crate) struct Ownership {
 }
 
 impl Ownership {
-    /// `entered` is when the owner enters: `max_hold` and `hold_min` count from there.
-    /// `deadline` is the lease's.
+    /// `entered` is when the owner enters: `max_hold` and `hold_min` count from there. `deadline` is the
+    /// lease's.
     pub(super) fn new(
         key: Key,
         call: Arc<Call>,
-        (lease_id, fence_token): (Uuid, i64),
-        (since, entered): (Time, Time),
+        lease_id: Uuid,
+        fence_token: i64,
+        entered: Time,
         deadline: Time,
     ) -> Self {
         let max_hold = call
@@ -60,7 +61,7 @@ impl Ownership {
             key,
             lease_id,
             fence_token,
-            since,
+            since: entered,
             max_hold_until,
             hold_min_until: call.options.hold_min.map(|length| entered + length),
             begun: false,
@@ -155,14 +156,7 @@ mod loom_tests {
             begin: None,
         };
         let key = Key::new(None, "k").unwrap();
-        let times = (at(0), at(0));
-        Arc::new(Ownership::new(
-            key,
-            Arc::new(call),
-            (Uuid::nil(), 1),
-            times,
-            at(10),
-        ))
+        Arc::new(Ownership::new(key, Arc::new(call), Uuid::nil(), 1, at(0), at(10)))
     }
 
     /// Runs a closure on a thread of its own.

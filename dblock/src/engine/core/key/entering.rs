@@ -164,14 +164,15 @@ impl<A, C> Machine<A, C> {
                 Offered::TooShort
             };
         }
-        let ids = (grant.lease_id, grant.fence_token);
         let mut ownership = Ownership::new(
             self.key.clone(),
             Arc::clone(call),
-            ids,
-            (grant.times.since, now),
+            grant.lease_id,
+            grant.fence_token,
+            now,
             deadline,
         );
+        ownership.since = grant.times.since;
         ownership.begun = begun;
         let ownership = Arc::new(ownership);
         if self.asking.taken_after(waiter.since) {

@@ -59,14 +59,14 @@ impl<C> Held<C> {
         })?;
         let token = self.current.fence_token + i64::from(!flawed(Flaw::HandOverKeepsToken));
         self.term = Term::Times(times);
-        let ids = (self.lease_id, token);
         self.ttl = next.call.options.ttl;
         let deadline = times.deadline(self.ttl);
         let ownership = Arc::new(Ownership::new(
             key.clone(),
             Arc::clone(&next.call),
-            ids,
-            (now, now),
+            self.lease_id,
+            token,
+            now,
             deadline,
         ));
         self.state = ENTERED;

@@ -116,8 +116,8 @@ impl<C> Held<C> {
         if self.left_in_transaction().is_none() || self.lease_id != lease_id {
             return None;
         }
-        let ids = (lease_id, self.current.fence_token);
-        let ownership = Ownership::new(key.clone(), Arc::clone(call), ids, (now, now), Time::MAX);
+        let token = self.current.fence_token;
+        let ownership = Ownership::new(key.clone(), Arc::clone(call), lease_id, token, now, Time::MAX);
         self.current = Arc::new(ownership);
         self.ttl = call.options.ttl;
         self.state = ENTERED;
