@@ -324,7 +324,7 @@ pub async fn record_is_not_written_after_its_lease_was_released(fixture: &impl F
         );
         let undo = RecordChange::Delete(written.version());
         // A row that the other one has locked is asked for again, however often.
-        let begun = async {
+        let write = async {
             loop {
                 match records.write(&begin).await {
                     Err(error) if error.is_retryable() && !error.is_outcome_unknown() => {}
@@ -335,7 +335,7 @@ pub async fn record_is_not_written_after_its_lease_was_released(fixture: &impl F
         let release = async {
             while one(&*stores[1], holder.release().with_record(undo.clone())).await == Outcome::Skipped {}
         };
-        tokio::join!(begun, release);
+        tokio::join!(write, release);
         assert_eq!(read(records, &holder.key).await, None, "round {round}");
     }
 }

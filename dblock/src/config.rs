@@ -1,228 +1,132 @@
-//! Reads [`LockOptions`] and [`ManagerSettings`] from a configuration file, through serde.
-//!
-//! By hand, because what serde derives cannot say which name was meant, nor what a duration looks like.
+//! How [`LockOptions`] and [`ManagerSettings`](crate::ManagerSettings) are written in a configuration file.
 
-use std::fmt;
-use std::marker::PhantomData;
 use std::time::Duration;
 
-use serde::de::{Deserialize, Deserializer, Error, MapAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error as _};
 
-use crate::error::LockError;
 use crate::options::{LockOptions, OnLost};
-use crate::settings::{Limit, ManagerSettings};
-use dblock_core::{duration, suggest};
+use crate::settings::Limit;
+use dblock_core::duration;
 
-impl<'de> Deserialize<'de> for LockOptions {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        read(deserializer)
-    }
+/// [`LockOptions`] as they are written.
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields, expecting = "the options of a lock")]
+struct Options {
+    ttl: Option<Written>,
+    wait: Option<Written>,
+    renew: Option<bool>,
+    on_lost: Option<Loss>,
+    max_hold: Option<Written>,
+    hold_min: Option<Written>,
 }
 
-impl<'de> Deserialize<'de> for ManagerSettings {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        read(deserializer)
-    }
-}
-
-/// A value that is read from a table of named fields.
-trait Table: Default {
-    const NAME: &'static str;
-    const FIELDS: &'static [&'static str];
-
-    /// Takes the value of a field.
-    fn set<'de, A: MapAccess<'de>>(self, field: &'static str, map: &mut A) -> Result<Self, A::Error>;
-
-    /// Refuses what does not fit together.
-    fn check_all(&self) -> Result<(), LockError>;
-}
-
-impl Table for LockOptions {
-    const NAME: &'static str = "the options of a lock";
-    const FIELDS: &'static [&'static str] = &["ttl", "wait", "renew", "on_lost", "max_hold", "hold_min"];
-
-    fn set<'de, A: MapAccess<'de>>(self, field: &'static str, map: &mut A) -> Result<Self, A::Error> {
-        let length = |map: &mut A| text(field, map, |text| duration::parse(field, text));
-        Ok(match field {
-            "ttl" => self.ttl(length(map)?),
-            "wait" => match text(field, map, wait)? {
-                Some(wait) => self.wait(wait),
-                None => self.wait_forever(),
-            },
-            "renew" => self.renew(map.next_value()?),
-            "on_lost" => self.on_lost(text(field, map, on_lost)?),
-            "max_hold" => self.max_hold(length(map)?),
-            "hold_min" => self.hold_min(length(map)?),
-            _ => return Err(unknown::<Self, _>(field)),
-        })
-    }
-
-    fn check_all(&self) -> Result<(), LockError> {
-        self.check()
-    }
-}
-
-impl Table for ManagerSettings {
-    const NAME: &'static str = "the settings of a lock manager";
-    const FIELDS: &'static [&'static str] = &[
-        "namespace",
-        "table",
-        "auto_migrate",
-        "hand_over",
-        "trust_any_server",
-        "purge_after",
-        "transaction_idle_limit",
-    ];
-
-    fn set<'de, A: MapAccess<'de>>(mut self, field: &'static str, map: &mut A) -> Result<Self, A::Error> {
-        match field {
-            "namespace" => self.namespace = map.next_value()?,
-            "table" => self.table = map.next_value()?,
-            "auto_migrate" => self.auto_migrate = map.next_value()?,
-            "hand_over" => self.hand_over = map.next_value()?,
-            "trust_any_server" => self.trust_any_server = map.next_value()?,
-            "purge_after" => self.purge_after = Some(text(field, map, limit)?),
-            "transaction_idle_limit" => self.transaction_idle_limit = Some(text(field, map, limit)?),
-            _ => return Err(unknown::<Self, _>(field)),
-        }
-        Ok(self)
-    }
-
-    fn check_all(&self) -> Result<(), LockError> {
-        self.check()
-    }
-}
-
-/// The value of `wait`; `None` for ever.
-fn wait(text: &str) -> Result<Option<Duration>, String> {
-    match text {
-        "forever" => Ok(None),
-        _ if text.starts_with(char::is_alphabetic) => {
-            let accepted = "a duration such as \"5s\", or \"forever\"";
-            Err(unknown_word(text, &["forever"], accepted))
-        }
-        _ => duration::parse("wait", text).map(Some),
-    }
-}
-
-fn on_lost(text: &str) -> Result<OnLost, String> {
-    match text {
-        "cancel" => Ok(OnLost::Cancel),
-        "signal" => Ok(OnLost::Signal),
-        _ => {
-            let accepted = "\"cancel\" (the body is dropped) or \"signal\" (the body goes on and is told)";
-            Err(unknown_word(text, &["cancel", "signal"], accepted))
-        }
-    }
-}
-
-fn limit(text: &str) -> Result<Limit, String> {
-    match text {
-        "none" => Ok(Limit::None),
-        _ if text.starts_with(char::is_alphabetic) => {
-            let accepted = "a duration such as \"7d\", or \"none\"";
-            Err(unknown_word(text, &["none"], accepted))
-        }
-        _ => duration::sum(text).map(Limit::After),
-    }
-}
-
-fn unknown_word(text: &str, words: &[&'static str], accepted: &str) -> String {
-    let near = suggest::closest(text, words.iter().copied());
-    let hint = near
-        .map(|near| format!("did you mean \"{near}\"? "))
-        .unwrap_or_default();
-    format!("\"{text}\" is unknown; {hint}expected {accepted}")
-}
-
-fn unknown<T: Table, E: Error>(name: &str) -> E {
-    let hint = match suggest::closest(name, T::FIELDS.iter().copied()) {
-        Some(near) => format!("did you mean `{near}`?"),
-        None => format!("expected {}", suggest::list(T::FIELDS, "or")),
-    };
-    E::custom(format!("unknown setting `{name}`; {hint}"))
-}
-
-/// Reads a value that is a text. An error names the field.
-fn text<'de, T, A: MapAccess<'de>>(
-    field: &str,
-    map: &mut A,
-    read: impl FnOnce(&str) -> Result<T, String>,
-) -> Result<T, A::Error> {
-    let Written(text) = map.next_value()?;
-    read(&text).map_err(|problem| A::Error::custom(format!("`{field}`: {problem}")))
-}
-
-fn read<'de, T: Table, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-    deserializer.deserialize_struct(T::NAME, T::FIELDS, Reader(PhantomData))
-}
-
-struct Reader<T>(PhantomData<T>);
-
-impl<'de, T: Table> Visitor<'de> for Reader<T> {
-    type Value = T;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(T::NAME)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<T, A::Error> {
-        let mut table = T::default();
-        let mut seen: Vec<&str> = Vec::new();
-        while let Some(name) = map.next_key::<String>()? {
-            let Some(field) = T::FIELDS.iter().copied().find(|field| *field == name) else {
-                return Err(unknown::<T, _>(&name));
-            };
-            if seen.contains(&field) {
-                return Err(A::Error::duplicate_field(field));
-            }
-            seen.push(field);
-            table = table.set(field, &mut map)?;
-        }
-        table
-            .check_all()
-            .map_err(|error| A::Error::custom(error.to_string()))?;
-        Ok(table)
-    }
+#[derive(serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Loss {
+    Cancel,
+    Signal,
 }
 
 /// A text. A number counts as one, so that the error can say which unit to write behind it.
-struct Written(String);
+#[derive(serde::Deserialize)]
+#[serde(untagged, expecting = "expected a text such as \"30s\"")]
+pub(crate) enum Written {
+    Text(String),
+    Whole(i64),
+    Fraction(f64),
+}
 
-impl<'de> Deserialize<'de> for Written {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(Self(String::new()))
+impl Written {
+    /// Reads the value of `field`. An error names it.
+    fn read<T>(self, field: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, String> {
+        let text = match self {
+            Self::Text(text) => text,
+            Self::Whole(number) => number.to_string(),
+            Self::Fraction(number) => number.to_string(),
+        };
+        read(&text).map_err(|problem| format!("`{field}`: {problem}"))
     }
 }
 
-impl Visitor<'_> for Written {
-    type Value = Self;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a text such as \"30s\"")
+// Derived, it would live as long as the function's name in it.
+impl<'de> Deserialize<'de> for LockOptions {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let written = Options::deserialize(deserializer)?;
+        written.try_into().map_err(D::Error::custom)
     }
+}
 
-    fn visit_str<E>(self, text: &str) -> Result<Self, E> {
-        Ok(Self(text.to_owned()))
-    }
+impl TryFrom<Options> for LockOptions {
+    type Error = String;
 
-    fn visit_i64<E>(self, number: i64) -> Result<Self, E> {
-        Ok(Self(number.to_string()))
+    fn try_from(written: Options) -> Result<Self, String> {
+        let length = |field: &str, written: Option<Written>| {
+            let read = |written: Written| written.read(field, |text| duration::parse(field, text));
+            written.map(read).transpose()
+        };
+        let mut options = Self::new();
+        if let Some(ttl) = length("ttl", written.ttl)? {
+            options = options.ttl(ttl);
+        }
+        if let Some(wait) = written.wait {
+            options = match wait.read("wait", |text| {
+                or("forever", text, |text| duration::parse("wait", text))
+            })? {
+                Some(wait) => options.wait(wait),
+                None => options.wait_forever(),
+            };
+        }
+        if let Some(renew) = written.renew {
+            options = options.renew(renew);
+        }
+        if let Some(loss) = written.on_lost {
+            options = options.on_lost(match loss {
+                Loss::Cancel => OnLost::Cancel,
+                Loss::Signal => OnLost::Signal,
+            });
+        }
+        if let Some(max_hold) = length("max_hold", written.max_hold)? {
+            options = options.max_hold(max_hold);
+        }
+        if let Some(hold_min) = length("hold_min", written.hold_min)? {
+            options = options.hold_min(hold_min);
+        }
+        options.check().map_err(|error| error.to_string())?;
+        Ok(options)
     }
+}
 
-    fn visit_u64<E>(self, number: u64) -> Result<Self, E> {
-        Ok(Self(number.to_string()))
-    }
+impl TryFrom<Written> for Limit {
+    type Error = String;
 
-    fn visit_f64<E>(self, number: f64) -> Result<Self, E> {
-        Ok(Self(number.to_string()))
+    fn try_from(written: Written) -> Result<Self, String> {
+        let length = written.read("a limit", |text| or("none", text, duration::sum))?;
+        Ok(length.map_or(Self::None, Self::After))
     }
+}
+
+/// A duration, or `word`, which gives `None`.
+fn or(
+    word: &str,
+    text: &str,
+    duration: impl FnOnce(&str) -> Result<Duration, String>,
+) -> Result<Option<Duration>, String> {
+    if text == word {
+        return Ok(None);
+    }
+    if text.starts_with(char::is_alphabetic) {
+        return Err(format!(
+            "\"{text}\" is unknown; expected a duration such as \"5s\", or \"{word}\""
+        ));
+    }
+    duration(text).map(Some)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::builder::LockManagerBuilder;
+    use crate::settings::ManagerSettings;
 
     fn toml<T: for<'de> Deserialize<'de>>(text: &str) -> Result<T, String> {
         toml::from_str(text).map_err(|error| error.to_string())
@@ -302,10 +206,13 @@ mod tests {
     #[test]
     fn a_wrong_option_is_named_with_its_fix() {
         for (text, hint) in [
-            ("tll = \"5s\"", "unknown setting `tll`; did you mean `ttl`?"),
+            (
+                "tll = \"5s\"",
+                "unknown field `tll`, expected one of `ttl`, `wait`",
+            ),
             (
                 "colour = 1",
-                "expected `ttl`, `wait`, `renew`, `on_lost`, `max_hold` or `hold_min`",
+                "expected one of `ttl`, `wait`, `renew`, `on_lost`, `max_hold`, `hold_min`",
             ),
             (
                 "ttl = 30",
@@ -319,10 +226,13 @@ mod tests {
             ("max_hold = \"31d\"", "longer than 30 days"),
             ("hold_min = \"0s\"", "must not be zero"),
             ("wait = \"0s\"", "leave `wait` out"),
-            ("wait = \"foreve\"", "did you mean \"forever\"?"),
+            (
+                "wait = \"foreve\"",
+                "expected a duration such as \"5s\", or \"forever\"",
+            ),
             (
                 "on_lost = \"cancle\"",
-                "did you mean \"cancel\"? expected \"cancel\" (the body is dropped)",
+                "unknown variant `cancle`, expected `cancel` or `signal`",
             ),
             ("renew = \"yes\"", "expected a boolean"),
         ] {
@@ -341,20 +251,30 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_setting_is_refused_as_the_builder_refuses_it() {
+    fn a_wrong_setting_is_named_and_its_limits_are_the_builders() {
         for (text, hint) in [
-            ("namespcae = \"a\"", "did you mean `namespace`?"),
-            ("url = \"postgres://\"", "expected `namespace`, `table`"),
+            (
+                "namespcae = \"a\"",
+                "unknown field `namespcae`, expected one of `namespace`",
+            ),
+            ("url = \"postgres://\"", "expected one of `namespace`, `table`"),
+            (
+                "purge_after = \"never\"",
+                "expected a duration such as \"5s\", or \"none\"",
+            ),
+        ] {
+            let error = toml::<ManagerSettings>(text).unwrap_err();
+            assert!(error.contains(hint), "{text}: {error}");
+        }
+        for (text, hint) in [
             ("namespace = \"a:b\"", "':' separates the namespace from the key"),
             ("table = \"a b\"", "the table name \"a b\" is not allowed"),
             ("purge_after = \"1h\"", "give it at least a day"),
-            (
-                "purge_after = \"never\"",
-                "expected a duration such as \"7d\", or \"none\"",
-            ),
             ("transaction_idle_limit = \"0s\"", "at least a millisecond"),
         ] {
-            let error = toml::<ManagerSettings>(text).unwrap_err();
+            let settings = toml::<ManagerSettings>(text).unwrap();
+            let builder = LockManagerBuilder::new(crate::store::MemoryStore::new().into());
+            let error = builder.settings(settings).check().unwrap_err().to_string();
             assert!(error.contains(hint), "{text}: {error}");
         }
     }

@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use crate::builder::LockManagerBuilder;
-use crate::error::LockError;
-use crate::store::MemoryStore;
 
 /// Settings of a [`LockManagerBuilder`], read from a configuration file by serde (feature `serde`). Each is
 /// optional: a setting that is not given keeps the builder's value. Durations are texts such as `"30s"` or
@@ -21,7 +19,7 @@ use crate::store::MemoryStore;
 /// | `transaction_idle_limit` | a duration, or `"none"` | [`LockManagerBuilder::transaction_idle_limit`] |
 ///
 /// The URL is not among them, because it often has a password. An unknown or wrong setting is an error, which
-/// says what was probably meant, or what is accepted.
+/// says what is accepted. The builder's `build` refuses what its methods would refuse.
 ///
 /// ```
 /// use dblock::{LockManager, LockOptions, ManagerSettings};
@@ -52,7 +50,8 @@ use crate::store::MemoryStore;
 /// # Ok::<_, dblock::LockError>(()) }).unwrap();
 /// # Ok::<_, toml::de::Error>(())
 /// ```
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default, serde::Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct ManagerSettings {
     pub(crate) namespace: Option<String>,
     pub(crate) table: Option<String>,
@@ -64,7 +63,8 @@ pub struct ManagerSettings {
 }
 
 /// A duration that may be switched off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
+#[serde(try_from = "crate::config::Written")]
 pub(crate) enum Limit {
     None,
     After(Duration),
@@ -76,14 +76,6 @@ impl From<Limit> for Option<Duration> {
             Limit::None => None,
             Limit::After(length) => Some(length),
         }
-    }
-}
-
-impl ManagerSettings {
-    /// Refuses what the builder would refuse.
-    pub(crate) fn check(&self) -> Result<(), LockError> {
-        let builder = LockManagerBuilder::new(MemoryStore::new().into());
-        builder.settings(self.clone()).check().map(drop)
     }
 }
 
