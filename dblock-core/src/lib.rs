@@ -7,7 +7,11 @@ pub mod duration;
 pub mod key;
 pub mod limits;
 pub mod printable;
+#[cfg(feature = "contract")]
+pub mod store;
 pub mod suggest;
 
 #[cfg(feature = "contract")]
 pub use key::{InvalidKey, Key};
+#[cfg(feature = "contract")]
+pub use store::{Finding, InspectFilter, LockRow, RowPosition, Severity};

@@ -419,12 +419,7 @@ mod tests {
     use crate::store::StoreErrorKind;
 
     fn holder(remaining: Duration) -> Holder {
-        Holder {
-            owner: Uuid::nil(),
-            name: "host/7".into(),
-            fence_token: 1,
-            remaining: Some(remaining),
-        }
+        Holder::new(Uuid::nil(), "host/7", 1, Some(remaining))
     }
 
     #[test]

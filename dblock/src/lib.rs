@@ -106,6 +106,7 @@ use dblock_core::key;
 
 pub use builder::LockManagerBuilder;
 pub use current::{CurrentLock, current, current_locks, inherit};
+pub use dblock_core::{Finding, InspectFilter, LockRow, RowPosition, Severity};
 pub use error::{LockError, LostReason, RunError, TimeoutCause};
 #[cfg(feature = "sql")]
 pub use fence::FenceConnection;
@@ -122,9 +123,6 @@ pub use runs::OnCrash;
 pub use settings::ManagerSettings;
 pub use sharded::ShardedStore;
 pub use source::StoreSource;
-pub use store::filter::{InspectFilter, RowPosition};
-pub use store::finding::{Finding, Severity};
-pub use store::row::LockRow;
 #[cfg(feature = "sql")]
 pub use transaction::{LockedTransaction, begin};
 

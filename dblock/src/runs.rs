@@ -94,7 +94,8 @@ pub(crate) fn decide(found: Option<Record>, policy: &Policy, fingerprint: Option
     match record.state {
         RecordState::Succeeded => Decision::Replay(record),
         RecordState::Processing => Decision::Processing(record),
-        RecordState::Failed => {
+        // It has failed.
+        _ => {
             let retry_after = until(
                 record
                     .finished_at
@@ -192,17 +193,16 @@ pub(crate) fn before(begun: &Record, undo: RecordChange) -> Option<Record> {
     let RecordChange::Replace(_, entry) = undo else {
         return None;
     };
-    Some(Record {
-        state: entry.state,
-        attempts: entry.attempts,
-        fingerprint: entry.fingerprint,
-        error: entry.error,
-        holder: entry.holder,
-        // The pause after it was over when the other call began.
-        finished_at: 0,
-        keep_until: begun.now.saturating_add(micros(entry.keep)),
-        ..begun.clone()
-    })
+    let mut record = begun.clone();
+    record.state = entry.state;
+    record.attempts = entry.attempts;
+    record.fingerprint = entry.fingerprint;
+    record.error = entry.error;
+    record.holder = entry.holder;
+    // The pause after it was over when the other call began.
+    record.finished_at = 0;
+    record.keep_until = begun.now.saturating_add(micros(entry.keep));
+    Some(record)
 }
 
 #[cfg(test)]
@@ -214,21 +214,14 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn record(state: RecordState) -> Record {
-        Record {
-            key: Key::new(None, "k").unwrap(),
-            state,
-            attempts: 2,
-            fence_token: 7,
-            fingerprint: Some(Uuid::nil()),
-            result: None,
-            error: None,
-            holder: "host/1".into(),
-            started_at: NOW - 3_000_000,
-            finished_at: NOW - 1_000_000,
-            keep_until: NOW + 1,
-            now: NOW,
-            has_lock: None,
-        }
+        let mut record = Record::new(Key::new(None, "k").unwrap(), state, NOW);
+        record.attempts = 2;
+        record.fence_token = 7;
+        record.fingerprint = Some(Uuid::nil());
+        record.started_at = NOW - 3_000_000;
+        record.finished_at = NOW - 1_000_000;
+        record.keep_until = NOW + 1;
+        record
     }
 
     /// The attempt that runs.
@@ -254,10 +247,8 @@ mod tests {
         };
         assert_eq!(attempt(&decide(None, &once, None)), Some(1));
         for state in [RecordState::Succeeded, RecordState::Failed] {
-            let old = Record {
-                keep_until: NOW,
-                ..record(state)
-            };
+            let mut old = record(state);
+            old.keep_until = NOW;
             let other = Some(Uuid::max());
             assert_eq!(attempt(&decide(Some(old), &once, other)), Some(1));
         }
@@ -285,10 +276,8 @@ mod tests {
         let policy = Policy::new(OnCrash::Stop);
         let failed = || Some(record(RecordState::Failed));
         assert_eq!(attempt(&decide(failed(), &policy, None)), Some(3));
-        let just_now = Record {
-            finished_at: NOW + 77,
-            ..record(RecordState::Failed)
-        };
+        let mut just_now = record(RecordState::Failed);
+        just_now.finished_at = NOW + 77;
         assert_eq!(attempt(&decide(Some(just_now), &policy, None)), Some(3));
         let later = Policy {
             backoff: SECOND,

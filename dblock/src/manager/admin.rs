@@ -132,9 +132,9 @@ impl Admin<'_> {
             .ask(|store| async move { store.inspect(&filter).await })
             .await?;
         let found = found.into_iter().find(|row| row.key == key);
-        Ok(found.map(|row| LockRow {
-            key: key.to_typed(),
-            ..row
+        Ok(found.map(|mut row| {
+            row.key = key.to_typed();
+            row
         }))
     }
 

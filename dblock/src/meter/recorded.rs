@@ -277,7 +277,7 @@ fn kind_name(kind: StoreErrorKind) -> &'static str {
         StoreErrorKind::Schema => "schema",
         StoreErrorKind::Refused => "refused",
         StoreErrorKind::Unsupported => "unsupported",
-        StoreErrorKind::Other => "other",
+        _ => "other",
     }
 }
 

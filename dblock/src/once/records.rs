@@ -142,8 +142,8 @@ impl Admin<'_> {
         };
         let json = record.result.as_deref();
         let result = json.map(|json| read(&key, json, false)).transpose()?;
-        let key = key.to_typed();
-        let record = Record { key, ..record };
+        let mut record = record;
+        record.key = key.to_typed();
         Ok(Some(RunRecord { record, result }))
     }
 

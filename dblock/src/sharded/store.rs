@@ -18,20 +18,19 @@ impl Store for ShardedStore {
     /// The weakest of all.
     fn capabilities(&self) -> Capabilities {
         let each = || self.shards.iter().map(|shard| shard.store.capabilities());
-        Capabilities {
-            callers_runtime: each().any(|can| can.callers_runtime),
-            verify_in: (0..self.places.parts()).all(|part| self.transaction_source(part).is_some()),
-            concurrency: each().map(|can| can.concurrency).min().unwrap_or(1),
-            parts: self.places.parts(),
-            wake_ups: each().all(|can| can.wake_ups),
-            purge: each().any(|can| can.purge) && !self.places.are_moving(),
-            raises_tokens: each().all(|can| can.raises_tokens),
-            shortest_ttl: each().map(|can| can.shortest_ttl).max().unwrap_or_default(),
-            clock: each().all(|can| can.clock),
-            former_leases: each().all(|can| can.former_leases),
-            queues: each().all(|can| can.queues),
-            ..Capabilities::new("sharded")
-        }
+        let mut can = Capabilities::new("sharded");
+        can.callers_runtime = each().any(|can| can.callers_runtime);
+        can.verify_in = (0..self.places.parts()).all(|part| self.transaction_source(part).is_some());
+        can.concurrency = each().map(|can| can.concurrency).min().unwrap_or(1);
+        can.parts = self.places.parts();
+        can.wake_ups = each().all(|can| can.wake_ups);
+        can.purge = each().any(|can| can.purge) && !self.places.are_moving();
+        can.raises_tokens = each().all(|can| can.raises_tokens);
+        can.shortest_ttl = each().map(|can| can.shortest_ttl).max().unwrap_or_default();
+        can.clock = each().all(|can| can.clock);
+        can.former_leases = each().all(|can| can.former_leases);
+        can.queues = each().all(|can| can.queues);
+        can
     }
 
     /// Batches of different shards are sent side by side.
@@ -117,9 +116,9 @@ impl Store for ShardedStore {
             let found = self.each(|store| store.diagnose()).await?;
             let mut findings = Vec::new();
             for (shard, of_shard) in self.shards.iter().zip(found) {
-                findings.extend(of_shard.into_iter().map(|finding| Finding {
-                    found: format!("shard {:?}: {}", shard.name, finding.found),
-                    ..finding
+                findings.extend(of_shard.into_iter().map(|mut finding| {
+                    finding.found = format!("shard {:?}: {}", shard.name, finding.found);
+                    finding
                 }));
             }
             Ok(findings)

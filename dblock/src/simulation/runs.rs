@@ -68,8 +68,9 @@ impl World {
 
     fn record(&mut self, key: usize) -> Option<Record> {
         let now = self.store.clock(self.now);
-        let record = self.store.rows[key].record.clone();
-        record.map(|record| Record { now, ..record })
+        let mut record = self.store.rows[key].record.clone()?;
+        record.now = now;
+        Some(record)
     }
 
     /// A run has the lock. Returns whether its body does not begin yet.

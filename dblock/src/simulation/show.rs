@@ -58,7 +58,7 @@ pub(super) fn request(request: &Request) -> String {
                 extend.count, extend.ttl
             )
         }
-        Action::Release => format!("release {lease}"),
+        _ => format!("release {lease}"),
     }
 }
 
@@ -75,7 +75,7 @@ pub(super) fn answer(answer: &Result<Outcome, StoreError>) -> String {
             format!("granted, token {fence_token}, {remaining:?} left, wanted {wanted}{over}")
         }
         Ok(Outcome::Busy(by)) => format!("busy, token {}, {:?} left", by.fence_token, by.remaining),
-        Ok(Outcome::Queued { holder, next_ttl }) => {
+        Ok(Outcome::Queued { holder, next_ttl, .. }) => {
             format!(
                 "queued behind token {}, {:?} left, next ttl {next_ttl:?}",
                 holder.fence_token, holder.remaining

@@ -72,32 +72,20 @@ mod tests {
     use crate::store::{Acquire, Holder};
 
     fn acquires(count: usize) -> Vec<Request> {
-        let acquire = |number| Request {
-            key: Key::new(None, &format!("key {number}")).unwrap(),
-            lease_id: Uuid::nil(),
-            action: Action::Acquire(Acquire::new(Uuid::nil(), Duration::from_secs(1), "test")),
-            record: None,
+        let acquire = |number| {
+            let key = Key::new(None, &format!("key {number}")).unwrap();
+            let ask = Acquire::new(Uuid::nil(), Duration::from_secs(1), "test");
+            Request::new(key, Uuid::nil(), Action::Acquire(ask))
         };
         (0..count).map(acquire).collect()
     }
 
     fn busy() -> Outcome {
-        Outcome::Busy(Holder {
-            owner: Uuid::nil(),
-            name: String::new(),
-            fence_token: 1,
-            remaining: Some(Duration::ZERO),
-        })
+        Outcome::Busy(Holder::new(Uuid::nil(), String::new(), 1, Some(Duration::ZERO)))
     }
 
     fn wanted() -> Outcome {
-        Outcome::Granted {
-            fence_token: 1,
-            remaining: Duration::ZERO,
-            taken_over: None,
-            wanted: true,
-            recorded: false,
-        }
+        Outcome::granted(1, Duration::ZERO, None, true)
     }
 
     /// Keys that are busy, and keys that others want.

@@ -7,7 +7,7 @@ use std::future::{Future, ready};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::error::{StoreError, StoreErrorKind};
+use super::{StoreError, StoreErrorKind};
 
 type Asking<O> = Pin<Box<dyn Future<Output = Result<O, Box<dyn Error + Send + Sync>>> + Send>>;
 

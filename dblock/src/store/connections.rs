@@ -17,8 +17,8 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
-use super::error::{StoreError, StoreErrorKind};
 use super::servers::{Age, Alive, CONNECT_TIMEOUT, Connected, Opening, Servers};
+use super::{StoreError, StoreErrorKind};
 
 /// Most connections that a store opens, for all purposes together.
 #[cfg(any(feature = "postgres", feature = "mysql"))]

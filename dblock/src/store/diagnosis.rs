@@ -4,8 +4,8 @@ mod grants;
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use super::error::{StoreError, StoreErrorKind};
-use super::finding::Finding;
+use super::Finding;
+use super::{StoreError, StoreErrorKind};
 
 pub(crate) use grants::{grants, probes};
 
@@ -163,7 +163,7 @@ pub(crate) fn durable(found: impl Into<String>) -> Finding {
 #[cfg(all(test, feature = "sql"))]
 mod tests {
     use super::*;
-    use crate::store::finding::Severity;
+    use crate::store::Severity;
 
     #[test]
     fn the_quickest_answer_tells_the_offset_and_the_median_the_round_trip() {

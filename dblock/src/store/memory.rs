@@ -84,14 +84,13 @@ impl Default for MemoryStore {
 
 impl Store for MemoryStore {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            callers_runtime: true,
-            concurrency: 3,
-            raises_tokens: true,
-            immediate: true,
-            purge: true,
-            ..Capabilities::new("memory")
-        }
+        let mut can = Capabilities::new("memory");
+        can.callers_runtime = true;
+        can.concurrency = 3;
+        can.raises_tokens = true;
+        can.immediate = true;
+        can.purge = true;
+        can
     }
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
@@ -117,9 +116,10 @@ impl Store for MemoryStore {
                 .rows
                 .range::<str, _>((Bound::Included(prefix), Bound::Unbounded))
                 .take_while(|(key, _)| key.as_str().starts_with(prefix));
-            Ok(filter.select(rows.map(|(_, kept)| LockRow {
-                now: table.now,
-                ..kept.row.clone()
+            Ok(filter.select(rows.map(|(_, kept)| {
+                let mut row = kept.row.clone();
+                row.now = table.now;
+                row
             })))
         })
     }
@@ -160,9 +160,10 @@ impl Records for MemoryStore {
             {
                 let table = self.table();
                 let record = table.records.get(key);
-                Ok(record.map(|record| Record {
-                    now: table.now,
-                    ..record.clone()
+                Ok(record.map(|record| {
+                    let mut record = record.clone();
+                    record.now = table.now;
+                    record
                 }))
             }
         })
@@ -210,12 +211,7 @@ mod tests {
     use crate::store::{Acquire, Action};
 
     fn request(lease_id: Uuid, action: Action) -> Request {
-        Request {
-            key: Key::new(None, "k").unwrap(),
-            lease_id,
-            action,
-            record: None,
-        }
+        of("k", lease_id, action)
     }
 
     fn acquire(ttl: Duration) -> Action {
@@ -258,14 +254,7 @@ mod tests {
         let store = MemoryStore::new();
         let first = request(Uuid::now_v7(), acquire(Duration::from_secs(30)));
         one(&store, first.clone()).await;
-        one(
-            &store,
-            Request {
-                action: Action::Release,
-                ..first.clone()
-            },
-        )
-        .await;
+        one(&store, request(first.lease_id, Action::Release)).await;
         let ceiling = store.table().now + 3_600_000_000;
         store.table().rows.get_mut(&first.key).unwrap().row.fence_ceiling = ceiling;
         let next = one(&store, request(Uuid::now_v7(), acquire(Duration::from_secs(30)))).await;
@@ -276,10 +265,7 @@ mod tests {
     }
 
     fn of(key: &str, lease_id: Uuid, action: Action) -> Request {
-        Request {
-            key: Key::new(None, key).unwrap(),
-            ..request(lease_id, action)
-        }
+        Request::new(Key::new(None, key).unwrap(), lease_id, action)
     }
 
     /// A program with a key for each order: 20,000 of them in 20 seconds.

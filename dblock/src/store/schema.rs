@@ -4,8 +4,8 @@
 //! version that a client may be built for. A change that older clients can live with raises only `version`,
 //! so that they keep working during a rolling deploy.
 
-use super::error::{StoreError, StoreErrorKind};
 use super::table::{DEFAULT_TABLE, TableName};
+use super::{StoreError, StoreErrorKind};
 
 /// The version that the scripts in `migrations/` create.
 pub(crate) const SCHEMA_VERSION: i32 = 3;

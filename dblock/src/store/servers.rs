@@ -23,7 +23,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::error::{StoreError, StoreErrorKind};
+use super::{StoreError, StoreErrorKind};
 
 /// Time limit for opening a connection. It is shorter than the engine waits for an acquire, so that a server
 /// that drops packets is known to be unreachable, with nothing sent.

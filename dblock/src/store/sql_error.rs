@@ -1,6 +1,6 @@
 //! Maps a driver's error to a [`StoreError`]: the part that all databases share.
 
-use super::error::{StoreError, StoreErrorKind};
+use super::{StoreError, StoreErrorKind};
 
 /// The drivers are built without TLS.
 pub(crate) const NO_TLS: &str =

@@ -8,8 +8,8 @@ use uuid::Uuid;
 
 use super::StoreError;
 use super::record::{Record, RecordState};
-use super::row::{LockRow, Successor};
 use super::schema::SchemaVersion;
+use super::{LockRow, Successor};
 use crate::key::Key;
 
 /// The columns, in the order in which they are selected.
@@ -31,33 +31,29 @@ where
     String: Decode<'r, R::Database> + Type<R::Database>,
     Uuid: Decode<'r, R::Database> + Type<R::Database>,
 {
-    let next = match row.try_get(11)? {
-        None => None,
-        Some(lease_id) => Some(Successor {
+    let mut found = LockRow::new(key, now);
+    found.owner = row.try_get(1)?;
+    found.reentrant_count = u32::try_from(row.try_get::<i32, _>(2)?).map_err(unreadable)?;
+    found.expire_at = row.try_get(3)?;
+    found.lease_id = row.try_get(4)?;
+    found.fence_token = row.try_get(5)?;
+    found.fence_ceiling = row.try_get(6)?;
+    found.wanted_until = row.try_get(7)?;
+    found.acquired_at = row.try_get(8)?;
+    found.holder = row.try_get(9)?;
+    found.revoked = row.try_get(10)?;
+    if let Some(lease_id) = row.try_get(11)? {
+        found.next = Some(Successor::new(
             lease_id,
-            owner: row.try_get(12)?,
-            holder: row.try_get(13)?,
-            ttl: row.try_get(14)?,
-            spare_tokens: u32::try_from(row.try_get::<i64, _>(15)?).map_err(unreadable)?,
-            since: row.try_get(16)?,
-            until: row.try_get(17)?,
-        }),
-    };
-    Ok(LockRow {
-        key,
-        owner: row.try_get(1)?,
-        reentrant_count: u32::try_from(row.try_get::<i32, _>(2)?).map_err(unreadable)?,
-        expire_at: row.try_get(3)?,
-        lease_id: row.try_get(4)?,
-        fence_token: row.try_get(5)?,
-        fence_ceiling: row.try_get(6)?,
-        wanted_until: row.try_get(7)?,
-        acquired_at: row.try_get(8)?,
-        holder: row.try_get(9)?,
-        revoked: row.try_get(10)?,
-        next,
-        now,
-    })
+            row.try_get(12)?,
+            row.try_get::<String, _>(13)?,
+            row.try_get(14)?,
+            u32::try_from(row.try_get::<i64, _>(15)?).map_err(unreadable)?,
+            row.try_get(16)?,
+            row.try_get(17)?,
+        ));
+    }
+    Ok(found)
 }
 
 /// The columns of a record, in the order in which they are selected.
@@ -81,21 +77,17 @@ where
         Ok(state) => state,
         Err(error) => return Ok(Err(error)),
     };
-    Ok(Ok(Record {
-        key,
-        state,
-        attempts: u32::try_from(row.try_get::<i32, _>(2)?).map_err(unreadable)?,
-        fence_token: row.try_get(3)?,
-        fingerprint: row.try_get(4)?,
-        result: row.try_get(5)?,
-        error: row.try_get(6)?,
-        holder: row.try_get(7)?,
-        started_at: row.try_get(8)?,
-        finished_at: row.try_get(9)?,
-        keep_until: row.try_get(10)?,
-        now,
-        has_lock: None,
-    }))
+    let mut record = Record::new(key, state, now);
+    record.attempts = u32::try_from(row.try_get::<i32, _>(2)?).map_err(unreadable)?;
+    record.fence_token = row.try_get(3)?;
+    record.fingerprint = row.try_get(4)?;
+    record.result = row.try_get(5)?;
+    record.error = row.try_get(6)?;
+    record.holder = row.try_get(7)?;
+    record.started_at = row.try_get(8)?;
+    record.finished_at = row.try_get(9)?;
+    record.keep_until = row.try_get(10)?;
+    Ok(Ok(record))
 }
 
 /// The row of the version table.

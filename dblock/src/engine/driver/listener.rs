@@ -106,6 +106,8 @@ impl Listener {
                         }
                         return ListenerEvent::Listening;
                     }
+                    // What a later version tells: whoever waits polls.
+                    _ => {}
                 },
                 Some(ended) = self.task.join_next() => {
                     match ended {

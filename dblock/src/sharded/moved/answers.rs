@@ -97,11 +97,13 @@ fn both(action: &Action, old: Answer, new: Answer) -> Answer {
                 remaining,
                 revoked,
                 wanted,
+                ..
             }),
             Ok(Extended {
                 remaining: new_remaining,
                 revoked: new_revoked,
                 wanted: new_wanted,
+                ..
             }),
         ) => Ok(Outcome::extended(
             remaining.min(new_remaining),
@@ -111,10 +113,11 @@ fn both(action: &Action, old: Answer, new: Answer) -> Answer {
         // It was next on one row, and held the other or did not get to it.
         (Ok(Withdrawn), _) | (_, Ok(Withdrawn)) => Ok(Withdrawn),
         (
-            Ok(Released { freed, passed_on }),
+            Ok(Released { freed, passed_on, .. }),
             Ok(Released {
                 freed: new_freed,
                 passed_on: new_passed_on,
+                ..
             }),
         ) => Ok(Outcome::released(freed || new_freed, passed_on || new_passed_on)),
         // An acquire of unknown outcome may still arrive at the row that does not know the lease.

@@ -1,7 +1,7 @@
 //! The user's rights on the tables.
 
+use crate::store::Finding;
 use crate::store::StoreError;
-use crate::store::finding::Finding;
 
 /// The purpose that needs a right.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,8 +110,8 @@ pub(crate) fn grants(refused: &[Refused]) -> [Finding; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Severity;
     use crate::store::StoreErrorKind;
-    use crate::store::finding::Severity;
 
     /// The findings when these rights are missing.
     fn without(rights: &[(Use, &str)]) -> [Finding; 2] {

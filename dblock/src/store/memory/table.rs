@@ -170,9 +170,10 @@ impl Table {
     /// The records, as they are now.
     pub(super) fn records(&self) -> impl Iterator<Item = Record> {
         let now = self.now;
-        self.records.values().map(move |record| Record {
-            now,
-            ..record.clone()
+        self.records.values().map(move |record| {
+            let mut record = record.clone();
+            record.now = now;
+            record
         })
     }
 

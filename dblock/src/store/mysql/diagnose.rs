@@ -9,7 +9,7 @@ use super::session::IS_NODE;
 use super::{MySqlStore, migrate, sql};
 use crate::store::StoreError;
 use crate::store::diagnosis::{self, Asked, SAMPLES};
-use crate::store::finding::{Finding, Severity};
+use crate::store::{Finding, Severity};
 
 /// The server's variables that matter. It leaves out those that it does not have.
 const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', \

@@ -177,13 +177,12 @@ impl fmt::Debug for MySqlStore {
 
 impl Store for MySqlStore {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            verify_in: true,
-            raises_tokens: true,
-            concurrency: CONCURRENT_BATCHES,
-            purge: true,
-            ..Capabilities::new("mysql")
-        }
+        let mut can = Capabilities::new("mysql");
+        can.verify_in = true;
+        can.raises_tokens = true;
+        can.concurrency = CONCURRENT_BATCHES;
+        can.purge = true;
+        can
     }
 
     fn place(&self) -> Option<String> {

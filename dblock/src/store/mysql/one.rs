@@ -141,18 +141,15 @@ impl Single<'_> {
             Action::Acquire(ask) => self.acquire(ask).await,
             Action::Extend(ask) => self.extend(ask).await.map(Some),
             Action::Release => self.release().await,
+            // One of a later version goes the way of the rules, which refuse it.
+            _ => Ok(None),
         }
     }
 
     async fn acquire(self, ask: &Acquire) -> Result<Option<Outcome>, sqlx::Error> {
         let granted = |fence_token: u64, wanted| {
-            Some(Outcome::Granted {
-                fence_token: i64::try_from(fence_token).unwrap_or(i64::MAX),
-                remaining: ask.ttl,
-                taken_over: None,
-                wanted,
-                recorded: false,
-            })
+            let fence_token = i64::try_from(fence_token).unwrap_or(i64::MAX);
+            Some(Outcome::granted(fence_token, ask.ttl, None, wanted))
         };
         let take = self.grant(&self.statements.take, ask).bind(self.request.lease_id);
         let taken = take.execute(&mut *self.connection).await?;
@@ -211,11 +208,8 @@ impl Single<'_> {
             return Ok(Outcome::Lost);
         }
         let reply = extended.last_insert_id();
-        Ok(Outcome::Extended {
-            remaining: Duration::from_micros(reply / 4),
-            revoked: reply & 2 != 0,
-            wanted: reply & 1 != 0,
-        })
+        let remaining = Duration::from_micros(reply / 4);
+        Ok(Outcome::extended(remaining, reply & 2 != 0, reply & 1 != 0))
     }
 
     /// Only for a row that names no successor. Otherwise the row may name this lease as successor, or may
@@ -228,10 +222,7 @@ impl Single<'_> {
         if released.rows_affected() == 0 {
             return Ok(None);
         }
-        Ok(Some(Outcome::Released {
-            freed: released.last_insert_id() == 1,
-            passed_on: false,
-        }))
+        Ok(Some(Outcome::released(released.last_insert_id() == 1, false)))
     }
 }
 

@@ -272,15 +272,16 @@ impl MySqlStore {
 /// The statement that makes `change`. It matches a row if it has made it.
 pub(super) fn change(table: &str, key: &Key, change: &RecordChange) -> String {
     let key = hex(key);
-    match change {
-        RecordChange::Insert(entry) => insert(table, &key, entry),
-        RecordChange::Replace(version, entry) => replace(table, &key, *version, entry),
-        RecordChange::Delete(version) => {
+    match (change.expected(), change.entry()) {
+        (None, Some(entry)) => insert(table, &key, entry),
+        (Some(version), Some(entry)) => replace(table, &key, version, entry),
+        (Some(version), None) => {
             format!(
                 "DELETE FROM {table} WHERE record_key = {key} AND {}",
-                is_version(*version)
+                is_version(version)
             )
         }
+        (None, None) => "DO 0".into(),
     }
 }
 
@@ -291,7 +292,7 @@ fn times(entry: &RecordEntry, since: &str) -> [String; 3] {
     let keep_until = format!("{clock} + {}", micros(entry.keep));
     match entry.state {
         RecordState::Processing => [clock.into(), "0".into(), keep_until],
-        RecordState::Succeeded | RecordState::Failed => [since.into(), clock.into(), keep_until],
+        _ => [since.into(), clock.into(), keep_until],
     }
 }
 

@@ -9,7 +9,7 @@ use super::PostgresStore;
 use super::session::Session;
 use super::statement::Statement;
 use crate::store::connections::Borrowed;
-use crate::store::error::{StoreError, StoreErrorKind};
+use crate::store::{StoreError, StoreErrorKind};
 
 /// A commit, where commits wait for a standby. One row.
 const COMMIT: &str = "SELECT CASE WHEN pg_catalog.current_setting('synchronous_standby_names') <> ''

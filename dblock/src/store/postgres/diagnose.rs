@@ -8,7 +8,7 @@ use sqlx::{AssertSqlSafe, PgConnection, Row as _};
 use super::{PostgresStore, listen, migrate};
 use crate::store::StoreError;
 use crate::store::diagnosis::{self, Asked, SAMPLES};
-use crate::store::finding::{Finding, Severity};
+use crate::store::{Finding, Severity};
 
 /// The settings that matter. Names and texts are the server's own.
 const SETTINGS: &str = "SELECT name::text, setting::text FROM pg_catalog.pg_settings WHERE name IN ('fsync', \

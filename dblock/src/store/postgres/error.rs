@@ -4,11 +4,11 @@
 use sqlx::error::DatabaseError;
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
-use crate::store::error::{StoreError, StoreErrorKind};
 use crate::store::fence::DriverError;
 use crate::store::schema;
 use crate::store::sql_error;
 use crate::store::table::TableName;
+use crate::store::{StoreError, StoreErrorKind};
 
 /// The server or the session is read-only.
 const READ_ONLY: &str = "25006";

@@ -25,8 +25,8 @@ use super::sql::{PASSED_ON, RELEASED};
 use super::{PostgresStore, error};
 use crate::key::Key;
 use crate::store::WakeUp;
-use crate::store::error::{StoreError, StoreErrorKind};
 use crate::store::servers::CONNECT_TIMEOUT;
+use crate::store::{StoreError, StoreErrorKind};
 
 /// After this long without a notification, a statement checks whether the server is still there.
 const QUIET: Duration = Duration::from_secs(30);
@@ -105,11 +105,12 @@ fn wake_up(payload: &str) -> Option<WakeUp> {
         .strip_prefix(PASSED_ON)?
         .split_at_checked(Hyphenated::LENGTH)?;
     let (fence_token, passed_on) = rest.split_once(' ')?;
-    Some(WakeUp::PassedOn {
-        key: key(passed_on)?,
-        lease_id: Uuid::try_parse(lease).ok()?,
-        fence_token: fence_token.parse().ok()?,
-    })
+    let lease_id = Uuid::try_parse(lease).ok()?;
+    Some(WakeUp::passed_on(
+        key(passed_on)?,
+        lease_id,
+        fence_token.parse().ok()?,
+    ))
 }
 
 /// Refuses to listen where a pooler shares the store's sessions with others.
@@ -213,11 +214,7 @@ mod tests {
     fn a_payload_is_read_or_ignored() {
         let (key, lease_id) = (Key::new(None, "lé k").unwrap(), Uuid::now_v7());
         assert_eq!(wake_up("rlé k"), Some(WakeUp::Released(key.clone())));
-        let passed_on = WakeUp::PassedOn {
-            key,
-            lease_id,
-            fence_token: i64::MAX,
-        };
+        let passed_on = WakeUp::passed_on(key, lease_id, i64::MAX);
         assert_eq!(wake_up(&format!("p{lease_id}{} lé k", i64::MAX)), Some(passed_on));
         let nobody = "p0123456789-0123456789-0123456789-01231 k";
         for other in [

@@ -167,14 +167,13 @@ impl fmt::Debug for PostgresStore {
 
 impl Store for PostgresStore {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            verify_in: true,
-            raises_tokens: true,
-            concurrency: 3,
-            wake_ups: true,
-            purge: true,
-            ..Capabilities::new("postgres")
-        }
+        let mut can = Capabilities::new("postgres");
+        can.verify_in = true;
+        can.raises_tokens = true;
+        can.concurrency = 3;
+        can.wake_ups = true;
+        can.purge = true;
+        can
     }
 
     fn place(&self) -> Option<String> {

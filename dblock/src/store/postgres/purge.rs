@@ -43,8 +43,5 @@ pub(super) fn purged(row: &PgRow, limit: u32) -> Result<Purged, sqlx::Error> {
         let last: Option<&str> = row.try_get(1)?;
         last.map(sql_row::key).transpose()?
     };
-    Ok(Purged {
-        rows: u64::try_from(gone).unwrap_or(0),
-        next,
-    })
+    Ok(Purged::new(u64::try_from(gone).unwrap_or(0), next))
 }

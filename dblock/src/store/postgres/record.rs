@@ -49,24 +49,31 @@ impl Records for PostgresStore {
         Box::pin(async move {
             let sql = &self.sql.records;
             let key = write.key.as_str();
-            let change = |it: Statement<'a>| match &write.change {
-                RecordChange::Insert(entry) => bind(it.bind(key), entry),
-                RecordChange::Delete(version) => expect(it.bind(key), *version),
-                RecordChange::Replace(version, entry) => expect(bind(it.bind(key), entry), *version),
+            let (expected, entry) = (write.change.expected(), write.change.entry());
+            let change = |it: Statement<'a>| {
+                let it = it.bind(key);
+                let it = match entry {
+                    Some(entry) => bind(it, entry),
+                    None => it,
+                };
+                match expected {
+                    Some(version) => expect(it, version),
+                    None => it,
+                }
             };
             if let Some(lease_id) = write.needs() {
-                let under = match &write.change {
-                    RecordChange::Insert(_) => &sql.insert_under,
-                    RecordChange::Delete(_) => &sql.delete_under,
-                    RecordChange::Replace(..) => &sql.replace_under,
+                let under = match (expected, entry) {
+                    (None, _) => &sql.insert_under,
+                    (Some(_), None) => &sql.delete_under,
+                    (Some(_), Some(_)) => &sql.replace_under,
                 };
                 let rows = self.fetch(under, |it| change(it).bind(lease_id)).await?;
                 return self.written_under(&rows);
             }
-            let written = match &write.change {
-                RecordChange::Insert(_) => self.fetch(&sql.insert, change).await,
-                RecordChange::Delete(_) => self.fetch(&sql.delete, change).await,
-                RecordChange::Replace(..) => {
+            let written = match (expected, entry) {
+                (None, _) => self.fetch(&sql.insert, change).await,
+                (Some(_), None) => self.fetch(&sql.delete, change).await,
+                (Some(_), Some(_)) => {
                     let bound = |it: Statement<'a>| change(it).bind(write.ends());
                     match self.fetch(&sql.replace, bound).await {
                         Err(error) if error::is_from_full_queue(&error) => {

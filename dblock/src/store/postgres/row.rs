@@ -28,28 +28,27 @@ pub(super) fn answer<A: ByStatement>(
     let Placed { place, request, .. } = part[found];
     let outcome = match (A::KIND, row.try_get(1)?) {
         (Kind::Acquire, "busy") => Outcome::Busy(holder(row, until(row.try_get(3)?, 0))?),
-        (Kind::Acquire, "queued") => Outcome::Queued {
-            holder: holder(row, until(row.try_get(3)?, 0))?,
-            next_ttl: until(row.try_get(8)?, 0),
-        },
-        (Kind::Acquire, word @ ("granted" | "taken over")) => Outcome::Granted {
-            fence_token: row.try_get(2)?,
-            remaining: until(row.try_get(3)?, 0),
-            taken_over: (word == "taken over")
-                .then(|| holder(row, Duration::ZERO))
-                .transpose()?,
-            wanted: row.try_get(4)?,
-            recorded: request.record.is_some() && row.try_get("recorded")?,
-        },
-        (Kind::Extend, "extended") => Outcome::Extended {
-            remaining: until(row.try_get(2)?, 0),
-            revoked: row.try_get(3)?,
-            wanted: row.try_get(4)?,
-        },
-        (Kind::Release, word @ ("freed" | "passed on" | "free")) => Outcome::Released {
-            freed: word != "free",
-            passed_on: word == "passed on",
-        },
+        (Kind::Acquire, "queued") => {
+            let holder = holder(row, until(row.try_get(3)?, 0))?;
+            Outcome::queued(holder, until(row.try_get(8)?, 0))
+        }
+        (Kind::Acquire, word @ ("granted" | "taken over")) => {
+            let taken_over = (word == "taken over").then(|| holder(row, Duration::ZERO));
+            let remaining = until(row.try_get(3)?, 0);
+            let granted = Outcome::granted(
+                row.try_get(2)?,
+                remaining,
+                taken_over.transpose()?,
+                row.try_get(4)?,
+            );
+            granted.with_record(request.record.is_some() && row.try_get("recorded")?)
+        }
+        (Kind::Extend, "extended") => {
+            Outcome::extended(until(row.try_get(2)?, 0), row.try_get(3)?, row.try_get(4)?)
+        }
+        (Kind::Release, word @ ("freed" | "passed on" | "free")) => {
+            Outcome::released(word != "free", word == "passed on")
+        }
         (Kind::Release, "withdrawn") => Outcome::Withdrawn,
         (_, "lost") => Outcome::Lost,
         _ => return Err(unexpected("an unknown outcome")),
@@ -58,12 +57,12 @@ pub(super) fn answer<A: ByStatement>(
 }
 
 fn holder(row: &PgRow, remaining: Duration) -> Result<Holder, sqlx::Error> {
-    Ok(Holder {
-        owner: row.try_get(5)?,
-        name: row.try_get(6)?,
-        fence_token: row.try_get(7)?,
-        remaining: Some(remaining),
-    })
+    Ok(Holder::new(
+        row.try_get(5)?,
+        row.try_get::<String, _>(6)?,
+        row.try_get(7)?,
+        Some(remaining),
+    ))
 }
 
 fn unexpected(what: &str) -> sqlx::Error {

@@ -14,8 +14,8 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Ro
 use uuid::Uuid;
 
 use super::error;
+use crate::store::StoreError;
 use crate::store::connect_options::OptionsSource;
-use crate::store::error::StoreError;
 use crate::store::servers::{Alive, History};
 
 /// The isolation level that the statements are written for. Under a stricter one they fail and are tried

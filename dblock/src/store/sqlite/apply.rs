@@ -152,6 +152,7 @@ impl SqliteStore {
             Action::Acquire(_) => &self.statements.take,
             Action::Extend(_) => &self.statements.extend,
             Action::Release => &self.statements.free,
+            _ => return Ok(None),
         };
         let query = query(statement, &request.key).bind(request.lease_id);
         let query = match &request.action {
@@ -169,7 +170,7 @@ impl SqliteStore {
                     .bind(to.map(|to| &*to.holder))
                     .bind(to.map(|to| to.fence_token))
             }
-            Action::Release => query,
+            _ => query,
         };
         match self.rows(connection, query).await?.first() {
             Some(row) => outcome(request, row).map(Some),

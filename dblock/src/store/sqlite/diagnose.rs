@@ -6,7 +6,7 @@ use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 use super::{SqliteStore, migrate};
 use crate::store::StoreError;
 use crate::store::diagnosis::{self, Asked, SAMPLES};
-use crate::store::finding::{Finding, Severity};
+use crate::store::{Finding, Severity};
 
 const CLOCK: &str = "SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 

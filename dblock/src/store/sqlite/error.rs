@@ -5,9 +5,9 @@ use std::path::Path;
 use sqlx::error::DatabaseError;
 use sqlx::sqlite::SqliteError;
 
-use crate::store::error::{StoreError, StoreErrorKind};
 use crate::store::fence::DriverError;
 use crate::store::table::TableName;
+use crate::store::{StoreError, StoreErrorKind};
 use crate::store::{schema, sql_error};
 
 const BLOCKED: &str = "a write transaction blocks the whole SQLite file, most likely one of the application's: \

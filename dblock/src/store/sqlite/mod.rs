@@ -100,12 +100,11 @@ impl SqliteStore {
 
 impl Store for SqliteStore {
     fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            verify_in: true,
-            raises_tokens: true,
-            purge: true,
-            ..Capabilities::new("sqlite")
-        }
+        let mut can = Capabilities::new("sqlite");
+        can.verify_in = true;
+        can.raises_tokens = true;
+        can.purge = true;
+        can
     }
 
     fn place(&self) -> Option<String> {

@@ -127,10 +127,11 @@ impl SqliteStore {
         change: &RecordChange,
     ) -> Result<bool, StoreError> {
         let sql = self.record_sql();
-        let change = match change {
-            RecordChange::Insert(entry) => bind(query(&sql.insert, key), entry),
-            RecordChange::Replace(version, entry) => expect(bind(query(&sql.replace, key), entry), *version),
-            RecordChange::Delete(version) => expect(query(&sql.delete, key), *version),
+        let change = match (change.expected(), change.entry()) {
+            (None, Some(entry)) => bind(query(&sql.insert, key), entry),
+            (Some(version), Some(entry)) => expect(bind(query(&sql.replace, key), entry), version),
+            (Some(version), None) => expect(query(&sql.delete, key), version),
+            (None, None) => return Ok(false),
         };
         Ok(!self.record_rows(connection, change).await?.is_empty())
     }

@@ -11,22 +11,10 @@ use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind
 /// The outcome in the row of a usual statement.
 pub(super) fn outcome(request: &Request, row: &SqliteRow) -> Result<Outcome, StoreError> {
     Ok(match request.action {
-        Action::Acquire(_) => Outcome::Granted {
-            fence_token: get(row, 0)?,
-            remaining: until(get(row, 1)?, 0),
-            taken_over: None,
-            wanted: get(row, 2)?,
-            recorded: false,
-        },
-        Action::Extend(_) => Outcome::Extended {
-            remaining: until(get(row, 0)?, 0),
-            revoked: get(row, 1)?,
-            wanted: get(row, 2)?,
-        },
-        Action::Release => Outcome::Released {
-            freed: true,
-            passed_on: false,
-        },
+        Action::Acquire(_) => Outcome::granted(get(row, 0)?, until(get(row, 1)?, 0), None, get(row, 2)?),
+        Action::Extend(_) => Outcome::extended(until(get(row, 0)?, 0), get(row, 1)?, get(row, 2)?),
+        // A release: others have no usual statement.
+        _ => Outcome::released(true, false),
     })
 }
 

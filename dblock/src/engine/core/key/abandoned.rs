@@ -159,10 +159,7 @@ mod tests {
     #[test]
     fn a_release_of_a_queued_lease_proves_nothing_about_a_later_acquire() {
         let (now, ttl) = (Time::from_nanos(0), Duration::from_secs(9));
-        let released = Ok(Outcome::Released {
-            freed: true,
-            passed_on: false,
-        });
+        let released = Ok(Outcome::released(true, false));
         assert!(!Abandoned::with_place(Uuid::now_v7(), ttl, now).release_answered(&released, now, now));
         assert!(Abandoned::with_place(Uuid::now_v7(), ttl, now).release_answered(
             &released,

@@ -204,12 +204,12 @@ impl<C> Held<C> {
     }
 
     pub(super) fn holder(&self, now: Time) -> Holder {
-        Holder {
-            owner: self.current.call.owner,
-            name: self.current.call.holder.to_string(),
-            fence_token: self.current.fence_token,
-            remaining: self.times().map(|times| times.store_end.since(now)),
-        }
+        Holder::new(
+            self.current.call.owner,
+            self.current.call.holder.to_string(),
+            self.current.fence_token,
+            self.times().map(|times| times.store_end.since(now)),
+        )
     }
 
     /// How many holds `ownership` has: 0 once it has ended.

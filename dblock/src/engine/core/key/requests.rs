@@ -149,11 +149,11 @@ impl<A, C> Machine<A, C> {
                 let (_, first) = self.queue.first()?;
                 let (ttl, owner) = (first.call.options.ttl, first.call.owner);
                 let mut extend = Extend::new(1, ttl);
-                extend.handed_over = Some(HandedOver {
+                extend.handed_over = Some(HandedOver::new(
                     owner,
-                    holder: Arc::clone(&first.call.holder),
-                    fence_token: arriving.fence_token,
-                });
+                    Arc::clone(&first.call.holder),
+                    arriving.fence_token,
+                ));
                 (
                     arriving.lease_id,
                     Action::Extend(extend),
@@ -189,12 +189,9 @@ impl<A, C> Machine<A, C> {
             sent_at: env.now,
             what,
         });
-        Some(Request {
-            key: self.key.clone(),
-            lease_id,
-            action,
-            record,
-        })
+        let mut request = Request::new(self.key.clone(), lease_id, action);
+        request.record = record;
+        Some(request)
     }
 
     /// When to look again without an event.
@@ -356,6 +353,7 @@ impl<A, C> Machine<A, C> {
                 taken_over,
                 wanted,
                 recorded,
+                ..
             }) => {
                 // A fresh lease is as long as the ask. A remaining time of another length belongs to a row
                 // that was passed on.
@@ -378,7 +376,7 @@ impl<A, C> Machine<A, C> {
                 self.arrive(grant, Some(asked.number), undo, env);
                 self.note_taken_over(taken_over);
             }
-            Ok(Outcome::Queued { holder, next_ttl }) => {
+            Ok(Outcome::Queued { holder, next_ttl, .. }) => {
                 self.asking.queued(Place {
                     lease_id,
                     behind: holder.fence_token,

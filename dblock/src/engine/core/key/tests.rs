@@ -181,44 +181,23 @@ impl Process {
 }
 
 fn granted(fence_token: i64) -> Outcome {
-    Outcome::Granted {
-        fence_token,
-        remaining: TTL,
-        taken_over: None,
-        wanted: false,
-        recorded: false,
-    }
+    Outcome::granted(fence_token, TTL, None, false)
 }
 
 fn extended() -> Outcome {
-    Outcome::Extended {
-        remaining: TTL,
-        revoked: false,
-        wanted: false,
-    }
+    Outcome::extended(TTL, false, false)
 }
 
 fn released() -> Outcome {
-    Outcome::Released {
-        freed: true,
-        passed_on: false,
-    }
+    Outcome::released(true, false)
 }
 
 fn holder(fence_token: i64) -> Holder {
-    Holder {
-        owner: Uuid::nil(),
-        name: "other".into(),
-        fence_token,
-        remaining: Some(20 * SECOND),
-    }
+    Holder::new(Uuid::nil(), "other", fence_token, Some(20 * SECOND))
 }
 
 fn queued_behind(fence_token: i64) -> Outcome {
-    Outcome::Queued {
-        holder: holder(fence_token),
-        next_ttl: 3 * SECOND,
-    }
+    Outcome::queued(holder(fence_token), 3 * SECOND)
 }
 
 fn unknown() -> StoreError {

@@ -127,10 +127,9 @@ impl<C> Held<C> {
 
     fn extend(&self, count: u32, ttl: Duration) -> Action {
         let mut extend = Extend::new(count, ttl);
-        extend.handed_over = self.row_is_behind().then(|| HandedOver {
-            owner: self.current.call.owner,
-            holder: Arc::clone(&self.current.call.holder),
-            fence_token: self.current.fence_token,
+        extend.handed_over = self.row_is_behind().then(|| {
+            let call = &self.current.call;
+            HandedOver::new(call.owner, Arc::clone(&call.holder), self.current.fence_token)
         });
         Action::Extend(extend)
     }

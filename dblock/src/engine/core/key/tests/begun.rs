@@ -182,11 +182,7 @@ fn a_run_that_never_began_does_not_cut_hold_min_short() {
     a.leaves("a", true);
     while let Some(request) = a.sends() {
         assert!(matches!(request.action, Action::Extend(_)), "{request:?}");
-        a.answered(Outcome::Extended {
-            remaining: 5 * SECOND,
-            revoked: false,
-            wanted: false,
-        });
+        a.answered(Outcome::extended(5 * SECOND, false, false));
     }
     a.passes(5 * SECOND);
     assert!(takes_back(&a.sends().unwrap()));

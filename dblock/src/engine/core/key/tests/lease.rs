@@ -69,11 +69,7 @@ fn another_ttl_is_confirmed_when_the_row_has_it_and_renewed_from_then_on() {
     a.passes(SECOND);
     assert_eq!(a.sends().map(ttl), Some(2 * TTL));
     let sent_at = a.now;
-    let outcome = Outcome::Extended {
-        remaining: 2 * TTL,
-        revoked: false,
-        wanted: false,
-    };
+    let outcome = Outcome::extended(2 * TTL, false, false);
     assert_eq!(a.answered(outcome), ["extended confirmed"]);
     assert_eq!(ownership.deadline(), Some((sent_at + 2 * TTL).before(TTL / 10)));
     assert_eq!(a.sends(), None);
@@ -129,11 +125,7 @@ fn a_revoked_lease_is_asked_for_and_not_lengthened() {
     for left in [TTL * 2 / 3, TTL / 3] {
         a.passes(TTL / 3);
         assert!(matches!(a.sends().unwrap().action, Action::Extend(_)), "{left:?}");
-        let revoked = Outcome::Extended {
-            remaining: left,
-            revoked: true,
-            wanted: false,
-        };
+        let revoked = Outcome::extended(left, true, false);
         assert!(a.answered(revoked).is_empty());
         assert_eq!(a.sends(), None);
         assert_eq!((body.deadline(), body.is_revoked()), (deadline, true));
@@ -143,11 +135,7 @@ fn a_revoked_lease_is_asked_for_and_not_lengthened() {
     let body = a.ownership.clone().unwrap();
     a.passes(TTL / 3);
     a.sends().unwrap();
-    let revoked = Outcome::Extended {
-        remaining: TTL * 2 / 3,
-        revoked: true,
-        wanted: false,
-    };
+    let revoked = Outcome::extended(TTL * 2 / 3, true, false);
     a.answered(revoked);
     a.passes(TTL / 3);
     a.sends().expect("the key may have been freed by force since");
@@ -166,11 +154,7 @@ fn the_row_is_busy_for_hold_min_before_the_call_returns() {
         panic!()
     };
     assert!(extend.ttl > 60 * SECOND);
-    let covers = Outcome::Extended {
-        remaining: extend.ttl,
-        revoked: false,
-        wanted: false,
-    };
+    let covers = Outcome::extended(extend.ttl, false, false);
     assert_eq!(a.answered(covers), ["a confirmed"]);
     assert!(a.passes(59 * SECOND).is_empty());
     assert_eq!(a.sends(), None);
@@ -200,11 +184,7 @@ fn the_row_is_not_busy_for_longer_than_hold_min_needs() {
     let Action::Extend(extend) = a.sends().unwrap().action else {
         panic!()
     };
-    let shorter = Outcome::Extended {
-        remaining: extend.ttl,
-        revoked: false,
-        wanted: false,
-    };
+    let shorter = Outcome::extended(extend.ttl, false, false);
     assert_eq!(a.answered(shorter), ["a confirmed"]);
     assert_eq!(a.sends(), None);
     a.passes(2 * SECOND);

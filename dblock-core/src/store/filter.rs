@@ -4,10 +4,11 @@ use crate::key::Key;
 
 use super::row::LockRow;
 
-/// A choice of the rows that [`Admin::list`](crate::Admin::list) returns. The default is
+/// A choice of the rows that `Admin::list` returns. The default is
 /// every held row, ordered by key, at most 1,000.
 ///
 /// ```
+/// # use dblock_core as dblock;
 /// use dblock::InspectFilter;
 ///
 /// let orders = InspectFilter::new().prefix("order:").include_free().limit(100);

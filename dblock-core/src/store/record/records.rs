@@ -45,6 +45,7 @@ pub trait Records: Send + Sync {
 /// The records that an operator wants to see. By default all of them, at most 1,000.
 ///
 /// ```
+/// # use dblock_core as dblock;
 /// use dblock::store::{RecordFilter, RecordState};
 ///
 /// let failed_payments = RecordFilter::new().prefix("pay:").state(RecordState::Failed);
@@ -84,6 +85,7 @@ impl RecordFilter {
     /// Records of runs in this state, such as those that have crashed. Default: in any.
     ///
     /// ```
+    /// # use dblock_core as dblock;
     /// use dblock::store::{RecordFilter, RunState};
     ///
     /// let in_doubt = RecordFilter::new().run_state(RunState::Crashed);

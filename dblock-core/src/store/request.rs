@@ -70,14 +70,16 @@ pub enum Action {
 
 /// The kinds of requests. Each has a lane of its own where the store takes that many calls at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Kind {
+#[doc(hidden)]
+pub enum Kind {
     Extend,
     Release,
     Acquire,
 }
 
 impl Kind {
-    pub(crate) fn of(action: &Action) -> Self {
+    #[inline]
+    pub fn of(action: &Action) -> Self {
         match action {
             Action::Extend(_) => Self::Extend,
             Action::Release => Self::Release,

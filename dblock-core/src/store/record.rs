@@ -132,6 +132,25 @@ pub struct Record {
 }
 
 impl Record {
+    /// For stores: a record in this state, read at `now`. The rest is empty.
+    pub fn new(key: Key, state: RecordState, now: i64) -> Self {
+        Self {
+            key,
+            state,
+            attempts: 0,
+            fence_token: 0,
+            fingerprint: None,
+            result: None,
+            error: None,
+            holder: String::new(),
+            started_at: 0,
+            finished_at: 0,
+            keep_until: 0,
+            now,
+            has_lock: None,
+        }
+    }
+
     /// What it tells together with the lock of its key. A record that was not listed, and is processing,
     /// counts as running.
     pub fn run_state(&self) -> RunState {

@@ -1,6 +1,6 @@
 //! What a diagnosis finds.
 
-/// One thing that a diagnosis has checked. From [`Admin::diagnose`](crate::Admin::diagnose).
+/// One thing that a diagnosis has checked. From `Admin::diagnose`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Finding {

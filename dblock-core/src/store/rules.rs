@@ -46,7 +46,8 @@ pub fn carry_out_with_record(
 }
 
 /// The token of a lease that was granted.
-pub(crate) fn granted_token(outcome: &Outcome) -> Option<i64> {
+#[doc(hidden)]
+pub fn granted_token(outcome: &Outcome) -> Option<i64> {
     match outcome {
         Outcome::Granted { fence_token, .. } => Some(*fence_token),
         _ => None,
