@@ -160,7 +160,7 @@ impl From<&RunError> for Problem {
 /// ```
 /// use axum::http::StatusCode;
 /// use axum::response::IntoResponse;
-/// use dblock::{LockManager, LockOptions};
+/// use dblock::LockManager;
 /// use dblock_axum::LockProblem;
 ///
 /// async fn settle(locks: &LockManager) -> Result<&'static str, LockProblem> {

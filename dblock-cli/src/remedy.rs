@@ -52,7 +52,7 @@ const WORDS: [(&str, &str); 18] = [
         ", which this program does not have; give the URL of another store",
     ),
     (
-        ": `LockManager::builder(dblock_etcd::EtcdStore::new([\"http://etcd-1:2379\"]))`",
+        ": `LockManager::builder(dblock_etcd::EtcdStore::new([\"http://etcd-1:2379\"])?)`",
         ", which this program does not have; give the URL of another store",
     ),
     (

@@ -4,7 +4,7 @@
 //! ```no_run
 //! # #[cfg(feature = "postgres")] mod example {
 //! use diesel_async::{AsyncConnection, AsyncPgConnection, RunQueryDsl};
-//! use dblock::{LockManager, LockOptions};
+//! use dblock::LockManager;
 //!
 //! # type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 //! async fn pay(locks: &LockManager, connection: &mut AsyncPgConnection) -> Result<()> {

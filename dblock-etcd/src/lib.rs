@@ -2,6 +2,7 @@
 #![doc = concat!("\n", include_str!("../README.md"))]
 
 mod acquire;
+mod address;
 mod connection;
 mod error;
 mod hold;
@@ -22,7 +23,7 @@ use std::time::Duration;
 use dblock::store::{
     Action, Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
 };
-use dblock::{Finding, InspectFilter, Key, LockRow, StoreSource};
+use dblock::{Finding, InspectFilter, Key, LockError, LockRow, StoreSource};
 use etcd_client::{Compare, CompareOp};
 use futures_util::future::join3;
 
@@ -43,11 +44,11 @@ pub use etcd_client;
 /// A manager takes it as its store:
 ///
 /// ```no_run
-/// use dblock::{LockManager, LockOptions};
+/// use dblock::LockManager;
 /// use dblock_etcd::EtcdStore;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let store = EtcdStore::new(["http://etcd-1:2379", "http://etcd-2:2379", "http://etcd-3:2379"]);
+/// let store = EtcdStore::new(["http://etcd-1:2379", "http://etcd-2:2379", "http://etcd-3:2379"])?;
 /// let locks = LockManager::builder(store).build().await?;
 /// let guard = locks.lock("order:42").acquire().await?;
 /// guard.release().await?;
@@ -65,15 +66,19 @@ pub struct EtcdStore {
 impl EtcdStore {
     /// A store on the members with these addresses, such as `http://etcd-1:2379`. It has one open connection
     /// at a time. When that breaks, or its member knows no leader, the store tries the next member.
-    pub fn new(addresses: impl IntoIterator<Item = impl Into<String>>) -> Self {
-        let addresses = addresses.into_iter().map(Into::into).collect();
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] without addresses, and for one that cannot be read. The message does not repeat
+    /// it.
+    pub fn new(addresses: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, LockError> {
+        let addresses = address::checked(addresses)?;
         let prefix = "dblock".to_owned();
-        Self {
+        Ok(Self {
             members: Arc::new(Members::new(addresses, None)),
             names: Arc::new(Keys { prefix }),
             places: Arc::default(),
             leases: Arc::default(),
-        }
+        })
     }
 
     /// The user for etcd's authentication. Default: none.

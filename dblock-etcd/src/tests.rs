@@ -23,7 +23,7 @@ impl Place {
 
 impl Fixture for Place {
     async fn store(&self) -> Arc<dyn Store> {
-        Arc::new(EtcdStore::new([&self.url]).prefix(&self.prefix))
+        Arc::new(EtcdStore::new([&self.url]).unwrap().prefix(&self.prefix))
     }
 }
 

@@ -32,14 +32,16 @@ impl Etcd {
     }
 
     fn store(&self) -> EtcdStore {
-        EtcdStore::new([&self.url]).prefix(&self.prefix)
+        EtcdStore::new([&self.url]).unwrap().prefix(&self.prefix)
     }
 
     /// A store that gets each answer late.
     async fn slow_store(&self) -> (EtcdStore, Proxy) {
         let address = self.url.strip_prefix("http://").unwrap();
         let proxy = Proxy::start(address.to_socket_addrs().unwrap().next().unwrap());
-        let store = EtcdStore::new([format!("http://{}", proxy.address())]).prefix(&self.prefix);
+        let store = EtcdStore::new([format!("http://{}", proxy.address())])
+            .unwrap()
+            .prefix(&self.prefix);
         // The connection is open from here on.
         store.check_schema().await.unwrap();
         proxy.set(Traffic::Slow(PAUSE));

@@ -40,7 +40,7 @@ async fn cluster() -> Option<Ensemble> {
 }
 
 fn store(servers: &[Server]) -> EtcdStore {
-    EtcdStore::new(servers.iter().map(Server::url))
+    EtcdStore::new(servers.iter().map(Server::url)).unwrap()
 }
 
 async fn manager(servers: &[Server]) -> LockManager {
@@ -235,7 +235,7 @@ async fn a_connection_that_broke_or_hung_is_not_used_again() {
     let Some(server) = single().await else { return };
     let address = server.url().strip_prefix("http://").unwrap();
     let proxy = Proxy::start(address.parse().unwrap());
-    let store = EtcdStore::new([format!("http://{}", proxy.address())]);
+    let store = EtcdStore::new([format!("http://{}", proxy.address())]).unwrap();
     one(&store, acquire("before")).await.unwrap();
 
     proxy.set(Traffic::Refused);
@@ -260,7 +260,7 @@ async fn a_member_that_did_not_answer_in_time_is_not_the_first_to_be_asked_again
     let Some(server) = single().await else { return };
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = format!("http://{}", silent.local_addr().unwrap());
-    let store = EtcdStore::new([address.as_str(), server.url()]);
+    let store = EtcdStore::new([address.as_str(), server.url()]).unwrap();
     // The time of the first request is over as soon as the silent member is asked.
     let _asked = tokio::select! {
         answer = one(&store, acquire("first")) => panic!("answered: {answer:?}"),
@@ -353,7 +353,9 @@ async fn what_is_wrong_with_the_cluster_is_said() {
 
 #[tokio::test]
 async fn an_address_that_nobody_answers_is_an_error_without_the_password() {
-    let store = EtcdStore::new(["http://127.0.0.1:1"]).user("locks", "hush");
+    let store = EtcdStore::new(["http://127.0.0.1:1"])
+        .unwrap()
+        .user("locks", "hush");
     let error = store.check_schema().await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
     let shown = format!("{error} {error:?} {store:?}");

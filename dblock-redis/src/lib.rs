@@ -26,8 +26,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dblock::store::clock::micros;
-use dblock::store::{Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp};
-use dblock::{Finding, InspectFilter, Key, LockRow, StoreSource};
+use dblock::store::{Capabilities, Outcome, Request, Store, StoreError, StoreFuture, WakeUp};
+use dblock::{Finding, InspectFilter, Key, LockError, LockRow, StoreSource};
 use redis::Value;
 use uuid::Uuid;
 
@@ -54,7 +54,7 @@ const SHORTEST_IDLE: Duration = Duration::from_hours(24);
 /// A manager takes it as its store:
 ///
 /// ```no_run
-/// use dblock::{LockManager, LockOptions};
+/// use dblock::LockManager;
 /// use dblock_redis::RedisStore;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -74,6 +74,11 @@ pub struct RedisStore {
     passes_on: bool,
 }
 
+/// A setting is refused before anything is sent.
+fn invalid(error: &StoreError) -> LockError {
+    LockError::invalid(error.to_string())
+}
+
 impl RedisStore {
     /// A store on the server of a URL: `redis://user:password@host:port/database`, or `valkey://…`, which
     /// means the same. `rediss://…` uses TLS, and needs the feature `tls-rustls`.
@@ -90,9 +95,9 @@ impl RedisStore {
     /// `?prefix=…` works in all of these URLs, and means the same as [`prefix`](Self::prefix).
     ///
     /// # Errors
-    /// [`StoreErrorKind::Unsupported`] for a URL that cannot be read. The message does not repeat the URL.
-    pub fn new(url: &str) -> Result<Self, StoreError> {
-        let (place, prefix) = url::read(url)?;
+    /// [`LockError::Invalid`] for a URL that cannot be read. The message does not repeat the URL.
+    pub fn new(url: &str) -> Result<Self, LockError> {
+        let (place, prefix) = url::read(url).map_err(|error| invalid(&error))?;
         Ok(Self {
             deployment: Deployment::new(place),
             scripts: Scripts::new(),
@@ -111,10 +116,11 @@ impl RedisStore {
     /// replicas of that grant. The next process asks for the lock instead.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Unsupported`] for 0 replicas, and for a time below 1 ms or above 1 s.
-    pub fn acknowledged_by(self, replicas: u32, within: Duration) -> Result<Self, StoreError> {
-        Acknowledgement::new(replicas, within, false)
-            .map(|acknowledgement| self.acknowledged(acknowledgement))
+    /// [`LockError::Invalid`] for 0 replicas, and for a time below 1 ms or above 1 s.
+    pub fn acknowledged_by(self, replicas: u32, within: Duration) -> Result<Self, LockError> {
+        let acknowledgement =
+            Acknowledgement::new(replicas, within, false).map_err(|error| invalid(&error))?;
+        Ok(self.acknowledged(acknowledgement))
     }
 
     /// As [`acknowledged_by`](Self::acknowledged_by), but on disks (`WAITAOF`): on the disk of the primary
@@ -122,9 +128,11 @@ impl RedisStore {
     /// `appendonly yes`.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Unsupported`] for a time below 1 ms or above 1 s.
-    pub fn synced_by(self, replicas: u32, within: Duration) -> Result<Self, StoreError> {
-        Acknowledgement::new(replicas, within, true).map(|acknowledgement| self.acknowledged(acknowledgement))
+    /// [`LockError::Invalid`] for a time below 1 ms or above 1 s.
+    pub fn synced_by(self, replicas: u32, within: Duration) -> Result<Self, LockError> {
+        let acknowledgement =
+            Acknowledgement::new(replicas, within, true).map_err(|error| invalid(&error))?;
+        Ok(self.acknowledged(acknowledgement))
     }
 
     fn acknowledged(self, acknowledgement: Acknowledgement) -> Self {
@@ -148,14 +156,13 @@ impl RedisStore {
     /// this.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Unsupported`] below a day.
-    pub fn idle(mut self, idle: Duration) -> Result<Self, StoreError> {
+    /// [`LockError::Invalid`] below a day.
+    pub fn idle(mut self, idle: Duration) -> Result<Self, LockError> {
         if idle < SHORTEST_IDLE {
-            let message = format!(
+            return Err(LockError::invalid(format!(
                 "an idle time of {idle:?} is refused: give it at least a day, so that fence tokens grow even when the \
                  server's clock is set back"
-            );
-            return Err(StoreError::new(StoreErrorKind::Unsupported, message));
+            )));
         }
         self.idle = idle;
         Ok(self)

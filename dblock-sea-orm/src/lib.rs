@@ -2,7 +2,7 @@
 //! [SeaORM](sea_orm).
 //!
 //! ```no_run
-//! use dblock::{LockManager, LockOptions};
+//! use dblock::LockManager;
 //! use sea_orm::{ConnectionTrait, DatabaseConnection, TransactionTrait};
 //!
 //! # type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;

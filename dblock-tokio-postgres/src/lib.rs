@@ -2,7 +2,7 @@
 //! [`tokio_postgres`] and [`deadpool_postgres`](https://docs.rs/deadpool-postgres).
 //!
 //! ```no_run
-//! use dblock::{LockManager, LockOptions};
+//! use dblock::LockManager;
 //!
 //! # type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 //! async fn pay(locks: &LockManager, client: &mut tokio_postgres::Client) -> Result<()> {
@@ -18,7 +18,7 @@
 //! The same with a pool: a transaction of `deadpool_postgres` is one of `tokio_postgres`.
 //!
 //! ```no_run
-//! use dblock::{LockManager, LockOptions};
+//! use dblock::LockManager;
 //!
 //! # type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 //! async fn settle(locks: &LockManager, pool: &deadpool_postgres::Pool) -> Result<()> {

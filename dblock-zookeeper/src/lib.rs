@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dblock::store::{Capabilities, Outcome, Purged, Request, Store, StoreError, StoreFuture, WakeUp};
-use dblock::{Finding, InspectFilter, Key, LockRow, StoreSource};
+use dblock::{Finding, InspectFilter, Key, LockError, LockRow, StoreSource};
 use uuid::Uuid;
 
 pub use self::fence::Fence;
@@ -33,7 +33,7 @@ use self::session::Ensemble;
 /// A manager takes it as its store:
 ///
 /// ```no_run
-/// use dblock::{LockManager, LockOptions};
+/// use dblock::LockManager;
 /// use dblock_zookeeper::ZookeeperStore;
 ///
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -56,9 +56,8 @@ impl ZookeeperStore {
     /// (ZooKeeper's scheme `digest`), and the nodes are for this user alone.
     ///
     /// # Errors
-    /// [`StoreErrorKind::Unsupported`](dblock::store::StoreErrorKind::Unsupported) for a URL that cannot be
-    /// read. The message does not repeat the URL.
-    pub fn new(url: &str) -> Result<Self, StoreError> {
+    /// [`LockError::Invalid`] for a URL that cannot be read. The message does not repeat the URL.
+    pub fn new(url: &str) -> Result<Self, LockError> {
         let ensemble = Arc::new(Ensemble::new(url::read(url)?));
         Ok(Self { ensemble })
     }

@@ -1,6 +1,6 @@
 //! Reading URLs.
 
-use dblock::store::{StoreError, StoreErrorKind};
+use dblock::LockError;
 use percent_encoding::percent_decode_str;
 
 /// The node that everything is below, where the URL names none.
@@ -21,7 +21,7 @@ pub(crate) struct Parts {
 
 /// Reads `zookeeper://user:password@one:2181,two:2181/node`. The error does not repeat the URL, which may
 /// have a password.
-pub(crate) fn read(url: &str) -> Result<Parts, StoreError> {
+pub(crate) fn read(url: &str) -> Result<Parts, LockError> {
     let rest = url
         .strip_prefix(SCHEME)
         .ok_or_else(|| unreadable("it does not begin with `zookeeper://`"))?;
@@ -63,7 +63,7 @@ pub(crate) fn read(url: &str) -> Result<Parts, StoreError> {
     })
 }
 
-fn user(text: &str) -> Result<String, StoreError> {
+fn user(text: &str) -> Result<String, LockError> {
     let decoded = |part| {
         percent_decode_str(part)
             .decode_utf8()
@@ -76,12 +76,12 @@ fn user(text: &str) -> Result<String, StoreError> {
     parts.ok_or_else(|| unreadable("a user needs a name and a password: `zookeeper://user:password@…`"))
 }
 
-fn unreadable(reason: &str) -> StoreError {
+fn unreadable(reason: &str) -> LockError {
     let message = format!(
         "the URL cannot be read: {reason}. Write `zookeeper://one:2181,two:2181,three:2181`, with all servers of the \
          ensemble, or `zookeeper://…/node` for other nodes than those below `{ROOT}`"
     );
-    StoreError::new(StoreErrorKind::Unsupported, message)
+    LockError::invalid(message)
 }
 
 #[cfg(test)]
@@ -128,7 +128,7 @@ mod tests {
             "zookeeper://u:hush@one/zookeeper/x",
         ] {
             let error = read(url).unwrap_err();
-            assert_eq!(error.kind(), StoreErrorKind::Unsupported, "{url}");
+            assert!(matches!(error, LockError::Invalid { .. }), "{url}: {error:?}");
             assert!(!error.to_string().contains("hush"), "{error}");
         }
     }

@@ -19,7 +19,7 @@ use crate::store::{Holder, StoreError};
 /// Use the `is_…` predicates where only the class matters.
 ///
 /// ```
-/// use dblock::{LockError, LockManager, LockOptions};
+/// use dblock::{LockError, LockManager};
 ///
 /// fn status(error: &LockError) -> u16 {
 ///     match error {
@@ -300,7 +300,9 @@ impl LockError {
         Self::Run { key, reason }
     }
 
-    pub(crate) fn invalid(message: impl Into<String>) -> Self {
+    /// For stores of your own: settings or a URL that cannot work. The message says the mistake and what to
+    /// do instead. It must repeat no password.
+    pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid {
             message: message.into(),
         }

@@ -68,7 +68,7 @@ impl StoreSource {
             )),
             "etcd" => Err(LockError::invalid(
                 "locks in etcd are a crate of their own: \
-                 `LockManager::builder(dblock_etcd::EtcdStore::new([\"http://etcd-1:2379\"]))`",
+                 `LockManager::builder(dblock_etcd::EtcdStore::new([\"http://etcd-1:2379\"])?)`",
             )),
             other => Err(LockError::invalid(format!(
                 "no lock store for the URL scheme {other:?}; use postgres, mysql, mariadb, sqlite or memory"

@@ -180,7 +180,7 @@ pub(crate) fn source(url: &str, timeout: Duration) -> anyhow::Result<(StoreSourc
 #[cfg(feature = "etcd")]
 #[allow(clippy::unnecessary_wraps, reason = "without the feature it fails")]
 fn etcd(url: &str) -> anyhow::Result<StoreSource> {
-    Ok(dblock_etcd::EtcdStore::new(url.split(',')).into())
+    Ok(dblock_etcd::EtcdStore::new(url.split(','))?.into())
 }
 
 #[cfg(not(feature = "etcd"))]

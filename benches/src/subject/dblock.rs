@@ -92,7 +92,7 @@ pub(crate) async fn table_of(url: &str, table: &str) -> anyhow::Result<LockManag
         #[cfg(not(feature = "etcd"))]
         anyhow::bail!("this program was built without the feature `etcd`");
         #[cfg(feature = "etcd")]
-        LockManager::builder(dblock_etcd::EtcdStore::new([url]))
+        LockManager::builder(dblock_etcd::EtcdStore::new([url])?)
     } else {
         LockManager::builder_for_url(url)?
     };

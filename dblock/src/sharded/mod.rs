@@ -42,7 +42,7 @@ type Answer = Result<Outcome, StoreError>;
 /// use std::sync::Arc;
 /// use dblock::ShardedStore;
 /// use dblock::store::{MemoryStore, Store};
-/// use dblock::{LockManager, LockOptions};
+/// use dblock::LockManager;
 ///
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// // In a service: `StoreSource::from(&pool).into_store("distributed_lock")?`, a database for each shard.

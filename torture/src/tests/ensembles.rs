@@ -82,6 +82,6 @@ async fn a_zookeeper_that_grants_what_is_held_is_found_out() {
 #[cfg(feature = "etcd")]
 #[tokio::test(flavor = "multi_thread")]
 async fn an_etcd_that_grants_what_is_held_is_found_out() {
-    let open = |url: &str| Arc::new(dblock_etcd::EtcdStore::new(url.split(','))) as Arc<dyn Store>;
+    let open = |url: &str| Arc::new(dblock_etcd::EtcdStore::new(url.split(',')).unwrap()) as Arc<dyn Store>;
     finds_a_grant_of_a_held_key(Kind::Etcd, open).await;
 }
