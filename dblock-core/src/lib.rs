@@ -4,14 +4,23 @@
 
 pub mod duration;
 #[cfg(feature = "contract")]
+pub mod error;
+#[cfg(feature = "contract")]
 pub mod key;
 pub mod limits;
 pub mod printable;
+#[cfg(feature = "contract")]
+#[doc(hidden)]
+pub mod runs;
 #[cfg(feature = "contract")]
 pub mod store;
 pub mod suggest;
 
 #[cfg(feature = "contract")]
+pub use error::{LockError, LostReason, RunError, TimeoutCause};
+#[cfg(feature = "contract")]
 pub use key::{InvalidKey, Key};
+#[cfg(feature = "contract")]
+pub use runs::OnCrash;
 #[cfg(feature = "contract")]
 pub use store::{Finding, InspectFilter, LockRow, RowPosition, Severity};

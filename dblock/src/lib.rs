@@ -76,7 +76,6 @@ mod config;
 mod connect;
 mod current;
 mod engine;
-mod error;
 #[cfg(feature = "sql")]
 pub mod fence;
 mod guard;
@@ -89,8 +88,6 @@ mod once;
 pub mod open;
 pub mod optimistic;
 mod options;
-#[cfg(feature = "run_once")]
-mod runs;
 #[cfg(feature = "serde")]
 mod settings;
 mod sharded;
@@ -102,7 +99,9 @@ pub mod store;
 #[cfg(feature = "sql")]
 mod transaction;
 
-use dblock_core::key;
+#[cfg(feature = "run_once")]
+use dblock_core::runs;
+use dblock_core::{error, key};
 
 pub use builder::LockManagerBuilder;
 pub use current::{CurrentLock, current, current_locks, inherit};

@@ -61,14 +61,14 @@ pub(crate) async fn keep_at_once(
             reason: LostReason::Expired,
             held,
             ..
-        } if alone => LockError::Store {
-            key: Some(key),
-            waited: held,
-            source: StoreError::new(
+        } if alone => LockError::store_after(
+            key,
+            held,
+            StoreError::new(
                 StoreErrorKind::Interrupted,
                 "the database has not confirmed the lock before its lease ran out; nothing was done under it",
             ),
-        },
+        ),
         error => error,
     })
 }

@@ -115,16 +115,11 @@ impl<'m> OnceCall<'m> {
     fn value<V: Remembered>(&self, record: &Record, ran: bool) -> Result<V, LockError> {
         match &record.result {
             Some(json) => read(&self.key, json, ran),
-            None => Err(self.refused(RunError::NotStored {
-                why: record.error.clone().unwrap_or_default(),
-            })),
+            None => Err(self.refused(RunError::not_stored(record.error.clone().unwrap_or_default()))),
         }
     }
 
     fn refused(&self, reason: RunError) -> LockError {
-        LockError::Run {
-            key: self.key.to_typed(),
-            reason,
-        }
+        LockError::run(self.key.to_typed(), reason)
     }
 }

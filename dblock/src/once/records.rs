@@ -353,10 +353,8 @@ impl LockManager {
 
 /// Reads the result of a run that succeeded.
 pub(super) fn read<T: Remembered>(key: &Key, json: &str, ran: bool) -> Result<T, LockError> {
-    T::decode(json, ran).map_err(|error| LockError::Run {
-        key: key.to_typed(),
-        reason: RunError::Undecodable {
-            what: codec::undecodable::<T>(&error),
-        },
+    T::decode(json, ran).map_err(|error| {
+        let what = codec::undecodable::<T>(&error);
+        LockError::run(key.to_typed(), RunError::undecodable(what))
     })
 }

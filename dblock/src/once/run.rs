@@ -128,10 +128,7 @@ impl Run {
     ) -> Result<(), LockError> {
         let Attempt { lease, engine, .. } = &*self.0;
         let json = codec::within(serde_json::to_string(value), self.0.max_result);
-        let json = json.map_err(|why| LockError::Run {
-            key: lease.key().to_typed(),
-            reason: RunError::NotStorable { why },
-        })?;
+        let json = json.map_err(|why| LockError::run(lease.key().to_typed(), RunError::not_storable(why)))?;
         self.0.completing.store(true, Ordering::Release);
         let completion = crate::store::fence::Completion {
             key: lease.key(),

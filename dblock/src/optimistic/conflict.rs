@@ -123,17 +123,11 @@ mod tests {
             assert!(!store(kind).is_conflict(), "{kind:?}");
         }
         let key = Key::new(None, "a").unwrap();
-        let busy = LockError::Busy {
-            key: key.clone(),
-            holder: None,
-            waited: Duration::ZERO,
-        };
-        let lost = LockError::Lost {
-            key,
-            reason: LostReason::Gone,
-            fence_token: 1,
-            held: Duration::ZERO,
-        };
+        let busy = LockError::busy(key.clone(), None, Duration::ZERO);
+        let undone = StoreError::new(StoreErrorKind::Conflict, "why");
+        let stands = LockError::unconfirmed(key.clone(), Duration::ZERO, undone);
+        assert!(!stands.is_conflict());
+        let lost = LockError::lost(key, LostReason::Gone, 1, Duration::ZERO);
         assert!(!busy.is_conflict() && !lost.is_conflict());
     }
 

@@ -87,11 +87,7 @@ impl OnceCall<'_> {
         }
         let Some(in_run) = hold.lease().enter_run() else {
             self.leave(hold).await;
-            let busy = LockError::Busy {
-                key: self.key.to_typed(),
-                holder: None,
-                waited: Duration::ZERO,
-            };
+            let busy = LockError::busy(self.key.to_typed(), None, Duration::ZERO);
             return self.busy(busy).await;
         };
         if let Some((_, attempt)) = first
@@ -251,7 +247,7 @@ impl OnceCall<'_> {
         let tick = tick.duration_since(SystemTime::UNIX_EPOCH).map_or(0, micros);
         if row.now.saturating_sub(tick) >= micros(remember) {
             let age = until(row.now, tick);
-            return Err(self.refused(RunError::TickTooOld { age }));
+            return Err(self.refused(RunError::tick_too_old(age)));
         }
         let ahead = until(tick, row.now);
         Ok(remember.saturating_add(ahead).min(RunOptions::MAX_REMEMBER))

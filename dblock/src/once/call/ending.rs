@@ -221,10 +221,11 @@ impl OnceCall<'_> {
     /// The outcome is not known to be recorded.
     fn unrecorded(&self, error: LockError) -> LockError {
         match error {
-            LockError::Store { source, .. } => self.refused(RunError::Unrecorded { source }),
-            other => self.refused(RunError::Unrecorded {
-                source: StoreError::new(StoreErrorKind::Unreachable, other.to_string()),
-            }),
+            LockError::Store { source, .. } => self.refused(RunError::unrecorded(source)),
+            other => {
+                let source = StoreError::new(StoreErrorKind::Unreachable, other.to_string());
+                self.refused(RunError::unrecorded(source))
+            }
         }
     }
 }

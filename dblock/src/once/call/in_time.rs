@@ -67,19 +67,10 @@ impl OnceCall<'_> {
     pub(super) async fn pause_for_row(&self, pause: &mut Duration) -> Result<(), LockError> {
         let (key, waited) = (self.key.to_typed(), self.began.waited());
         if self.options.lock.wait == Wait::No && *pause > LONGEST_WITHOUT_WAIT {
-            return Err(LockError::Busy {
-                key,
-                holder: None,
-                waited,
-            });
+            return Err(LockError::busy(key, None, waited));
         }
         if self.left().is_some_and(|left| left <= *pause) {
-            return Err(LockError::Timeout {
-                key,
-                holder: None,
-                waited,
-                cause: TimeoutCause::RowLocked,
-            });
+            return Err(LockError::timeout(key, None, waited, TimeoutCause::RowLocked));
         }
         self.locks.engine().pause(*pause).await;
         *pause = (*pause * 2).min(LONGEST_PAUSE);
@@ -90,18 +81,13 @@ impl OnceCall<'_> {
         let (key, waited) = (self.key.to_typed(), self.began.waited());
         if self.options.lock.wait == Wait::No {
             let message = format!("the database has not answered within {STORE_TIMEOUT:?}");
-            return LockError::Store {
-                key: Some(key),
+            return LockError::store_after(
+                key,
                 waited,
-                source: StoreError::new(StoreErrorKind::Interrupted, message),
-            };
+                StoreError::new(StoreErrorKind::Interrupted, message),
+            );
         }
-        LockError::Timeout {
-            key,
-            holder: None,
-            waited,
-            cause: TimeoutCause::NoAnswer,
-        }
+        LockError::timeout(key, None, waited, TimeoutCause::NoAnswer)
     }
 
     /// Completes when the record has the answer for a call that waits for the lock: a replay must not wait

@@ -116,3 +116,27 @@ pub enum RunError {
         source: StoreError,
     },
 }
+
+/// For dblock itself.
+#[doc(hidden)]
+impl RunError {
+    pub fn tick_too_old(age: Duration) -> Self {
+        Self::TickTooOld { age }
+    }
+
+    pub fn undecodable(what: String) -> Self {
+        Self::Undecodable { what }
+    }
+
+    pub fn not_stored(why: String) -> Self {
+        Self::NotStored { why }
+    }
+
+    pub fn not_storable(why: String) -> Self {
+        Self::NotStorable { why }
+    }
+
+    pub fn unrecorded(source: StoreError) -> Self {
+        Self::Unrecorded { source }
+    }
+}

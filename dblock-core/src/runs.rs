@@ -39,17 +39,17 @@ pub enum OnCrash {
 
 /// When the body of a run begins again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Policy {
-    pub(crate) on_crash: OnCrash,
+pub struct Policy {
+    pub on_crash: OnCrash,
     /// How often it may begin; `None` for no limit.
-    pub(crate) max_attempts: Option<u32>,
+    pub max_attempts: Option<u32>,
     /// The pause after the first failure.
-    pub(crate) backoff: Duration,
+    pub backoff: Duration,
 }
 
 impl Policy {
     /// Without a limit of attempts and a pause.
-    pub(crate) fn new(on_crash: OnCrash) -> Self {
+    pub fn new(on_crash: OnCrash) -> Self {
         Self {
             on_crash,
             max_attempts: None,
@@ -60,7 +60,7 @@ impl Policy {
 
 /// The decision about a record.
 #[derive(Debug)]
-pub(crate) enum Decision {
+pub enum Decision {
     /// Begin an attempt, in the place of the record of that version.
     Run {
         expected: Option<RecordVersion>,
@@ -74,7 +74,7 @@ pub(crate) enum Decision {
 }
 
 /// Decides without the lock.
-pub(crate) fn decide(found: Option<Record>, policy: &Policy, fingerprint: Option<Uuid>) -> Decision {
+pub fn decide(found: Option<Record>, policy: &Policy, fingerprint: Option<Uuid>) -> Decision {
     let Some(record) = found else {
         return Decision::Run {
             expected: None,
@@ -94,8 +94,7 @@ pub(crate) fn decide(found: Option<Record>, policy: &Policy, fingerprint: Option
     match record.state {
         RecordState::Succeeded => Decision::Replay(record),
         RecordState::Processing => Decision::Processing(record),
-        // It has failed.
-        _ => {
+        RecordState::Failed => {
             let retry_after = until(
                 record
                     .finished_at
@@ -113,7 +112,7 @@ pub(crate) fn decide(found: Option<Record>, policy: &Policy, fingerprint: Option
 }
 
 /// Decides for who has the lock: then a record that is processing is that of a crash.
-pub(crate) fn decide_inside(found: Option<Record>, policy: &Policy, fingerprint: Option<Uuid>) -> Decision {
+pub fn decide_inside(found: Option<Record>, policy: &Policy, fingerprint: Option<Uuid>) -> Decision {
     match decide(found, policy, fingerprint) {
         Decision::Processing(record) if policy.on_crash == OnCrash::Stop => {
             Decision::Refuse(RunError::InDoubt {
@@ -129,7 +128,7 @@ pub(crate) fn decide_inside(found: Option<Record>, policy: &Policy, fingerprint:
 
 /// Whether a record that was found under the lock was begun under a later lease. Then the lock has been lost, and
 /// what runs there is in no doubt.
-pub(crate) fn is_later(found: &Record, fence_token: i64) -> bool {
+pub fn is_later(found: &Record, fence_token: i64) -> bool {
     found.state != RecordState::Succeeded && found.fence_token > fence_token
 }
 
@@ -153,7 +152,7 @@ fn backoff(first: Duration, attempts: u32) -> i64 {
 }
 
 /// Begins an attempt in the place of the record of that version.
-pub(crate) fn beginning(expected: Option<RecordVersion>, begun: RecordEntry) -> RecordChange {
+pub fn beginning(expected: Option<RecordVersion>, begun: RecordEntry) -> RecordChange {
     match expected {
         None => RecordChange::Insert(begun),
         Some(version) => RecordChange::Replace(version, begun),
@@ -161,7 +160,7 @@ pub(crate) fn beginning(expected: Option<RecordVersion>, begun: RecordEntry) -> 
 }
 
 /// The record that stands again when a beginning in its place is taken back: a failure, or a crash.
-pub(crate) fn taken_back_to(found: Option<&Record>) -> Option<Record> {
+pub fn taken_back_to(found: Option<&Record>) -> Option<Record> {
     found
         .filter(|record| record.state != RecordState::Succeeded && !record.is_forgotten())
         .cloned()
@@ -169,7 +168,7 @@ pub(crate) fn taken_back_to(found: Option<&Record>) -> Option<Record> {
 
 /// Takes back the beginning that wrote the version `begun` in the place of `former`. A pause after a failure
 /// begins anew.
-pub(crate) fn undo(begun: RecordVersion, former: Option<Record>) -> RecordChange {
+pub fn undo(begun: RecordVersion, former: Option<Record>) -> RecordChange {
     let Some(former) = former else {
         return RecordChange::Delete(begun);
     };
@@ -189,7 +188,7 @@ pub(crate) fn undo(begun: RecordVersion, former: Option<Record>) -> RecordChange
 }
 
 /// The record that `undo` brings back, in the place of `begun`.
-pub(crate) fn before(begun: &Record, undo: RecordChange) -> Option<Record> {
+pub fn before(begun: &Record, undo: RecordChange) -> Option<Record> {
     let RecordChange::Replace(_, entry) = undo else {
         return None;
     };

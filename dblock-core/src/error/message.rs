@@ -48,7 +48,7 @@ pub(super) fn after(waited: Duration) -> String {
 }
 
 /// To the millisecond, for people; a shorter time to the microsecond.
-pub(crate) fn rounded(time: Duration) -> Duration {
+pub fn rounded(time: Duration) -> Duration {
     let unit = if time < Duration::from_millis(1) {
         1_000
     } else {

@@ -7,7 +7,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-pub(crate) use self::message::rounded;
+#[doc(hidden)]
+pub use self::message::rounded;
 use self::message::{about, after, held_by, lock, timed_out};
 pub use self::run::RunError;
 use crate::key::{InvalidKey, Key};
@@ -19,7 +20,8 @@ use crate::store::{Holder, StoreError};
 /// Use the `is_…` predicates where only the class matters.
 ///
 /// ```
-/// use dblock::{LockError, LockManager};
+/// # use dblock_core as dblock;
+/// use dblock::LockError;
 ///
 /// fn status(error: &LockError) -> u16 {
 ///     match error {
@@ -30,16 +32,6 @@ use crate::store::{Holder, StoreError};
 ///         _ => 500,
 ///     }
 /// }
-///
-/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
-/// let locks = LockManager::connect("memory:").await?;
-/// let guard = locks.lock("order:42").acquire().await?;
-/// let error = locks.lock("order:42").acquire().await.unwrap_err();
-/// assert_eq!(status(&error), 409);
-/// assert!(error.is_busy() && error.is_retryable());
-/// assert_eq!(error.key().unwrap().as_str(), "order:42");
-/// # guard.release().await?;
-/// # Ok::<_, LockError>(()) }).unwrap();
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]
@@ -93,9 +85,9 @@ pub enum LockError {
         source: StoreError,
     },
     /// The store did not confirm a call on a lock that was held: its release,
-    /// [`extend`](crate::LockGuard::extend) or [`pin`](crate::LockGuard::pin). What was done under the lock
+    /// `extend` or `pin`. What was done under the lock
     /// stands, so this error is no reason to do it again: it is neither
-    /// [retryable](Self::is_retryable) nor a [conflict](crate::optimistic::Conflict), and not
+    /// [retryable](Self::is_retryable) nor a conflict, and not
     /// [`is_store`](Self::is_store), which a web service answers with "try again". The manager goes on
     /// releasing the lock until its lease has expired.
     #[non_exhaustive]
@@ -230,7 +222,8 @@ impl fmt::Display for LostReason {
 
 impl LockError {
     /// A short name for traces.
-    pub(crate) fn name(&self) -> &'static str {
+    #[doc(hidden)]
+    pub fn name(&self) -> &'static str {
         match self {
             Self::Busy { .. } => "busy",
             Self::Timeout { .. } => "timeout",
@@ -300,8 +293,7 @@ impl LockError {
         Self::Run { key, reason }
     }
 
-    /// For stores of your own: settings or a URL that cannot work. The message says the mistake and what to
-    /// do instead. It must repeat no password.
+    #[doc(hidden)]
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid {
             message: message.into(),
@@ -309,7 +301,9 @@ impl LockError {
     }
 
     /// The same error of a caller that has waited for so long in all.
-    pub(crate) fn after(mut self, total: Duration) -> Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn after(mut self, total: Duration) -> Self {
         if let Self::Busy { waited, .. } | Self::Timeout { waited, .. } | Self::Store { waited, .. } =
             &mut self
         {
@@ -319,7 +313,8 @@ impl LockError {
     }
 
     /// A store error that concerns no key.
-    pub(crate) fn store(source: StoreError) -> Self {
+    #[doc(hidden)]
+    pub fn store(source: StoreError) -> Self {
         Self::Store {
             key: None,
             waited: Duration::ZERO,
@@ -328,7 +323,8 @@ impl LockError {
     }
 
     /// A store error that concerns a key, and not an acquire of it.
-    pub(crate) fn store_of(key: &Key, source: StoreError) -> Self {
+    #[doc(hidden)]
+    pub fn store_of(key: &Key, source: StoreError) -> Self {
         Self::Store {
             key: Some(key.to_typed()),
             waited: Duration::ZERO,
@@ -382,7 +378,9 @@ impl LockError {
 
     /// The same error of a call whose body has not begun: nothing was done under the lock, so an answer that is
     /// missing is the store's failure and no more.
-    pub(crate) fn before_the_work(self) -> Self {
+    #[doc(hidden)]
+    #[must_use]
+    pub fn before_the_work(self) -> Self {
         match self {
             Self::Unconfirmed { key, waited, source } => Self::Store {
                 key: Some(key),
@@ -502,7 +500,6 @@ mod tests {
     /// Nobody may take it for an error before the work, whatever the store said.
     #[test]
     fn an_error_after_the_work_is_no_reason_to_do_it_again() {
-        use crate::optimistic::Conflict as _;
         use StoreErrorKind::{Conflict, Interrupted, Other, Refused, Schema, Unreachable, Unsupported};
 
         for kind in [
@@ -519,7 +516,7 @@ mod tests {
                 waited: Duration::ZERO,
                 source: StoreError::new(kind, "why"),
             };
-            let again = error.is_retryable() || error.is_conflict() || error.is_store() || error.is_busy();
+            let again = error.is_retryable() || error.is_store() || error.is_busy();
             assert!(!again, "{kind:?}");
         }
     }
