@@ -293,7 +293,8 @@ impl LockError {
         Self::Run { key, reason }
     }
 
-    #[doc(hidden)]
+    /// For stores of your own: settings or a URL that cannot work. The message says the mistake and what to
+    /// do instead. It must repeat no password.
     pub fn invalid(message: impl Into<String>) -> Self {
         Self::Invalid {
             message: message.into(),
