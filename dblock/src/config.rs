@@ -12,12 +12,27 @@ use dblock_core::duration;
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields, expecting = "the options of a lock")]
 struct Options {
+    #[serde(default, deserialize_with = "given")]
     ttl: Option<Written>,
+    #[serde(default, deserialize_with = "given")]
     wait: Option<Written>,
+    #[serde(default, deserialize_with = "given")]
     renew: Option<bool>,
+    #[serde(default, deserialize_with = "given")]
     on_lost: Option<Loss>,
+    #[serde(default, deserialize_with = "given")]
     max_hold: Option<Written>,
+    #[serde(default, deserialize_with = "given")]
     hold_min: Option<Written>,
+}
+
+/// A value that is written is not null: a template that leaves a limit empty must not take it away.
+pub(crate) fn given<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de>,
+{
+    T::deserialize(deserializer).map(Some)
 }
 
 #[derive(serde::Deserialize)]
@@ -246,8 +261,12 @@ mod tests {
                 .to_string()
                 .starts_with("duplicate field `ttl`")
         );
-        let list = serde_json::from_str::<LockOptions>("[]").unwrap_err().to_string();
-        assert!(list.contains("expected the options of a lock"), "{list}");
+        for field in ["ttl", "wait", "renew", "on_lost", "max_hold", "hold_min"] {
+            let null = serde_json::from_str::<LockOptions>(&format!(r#"{{"{field}": null}}"#));
+            assert!(null.is_err(), "{field}");
+        }
+        let number = serde_json::from_str::<LockOptions>("30").unwrap_err().to_string();
+        assert!(number.contains("expected the options of a lock"), "{number}");
     }
 
     #[test]
@@ -265,6 +284,15 @@ mod tests {
         ] {
             let error = toml::<ManagerSettings>(text).unwrap_err();
             assert!(error.contains(hint), "{text}: {error}");
+        }
+        for field in [
+            "namespace",
+            "auto_migrate",
+            "purge_after",
+            "transaction_idle_limit",
+        ] {
+            let null = serde_json::from_str::<ManagerSettings>(&format!(r#"{{"{field}": null}}"#));
+            assert!(null.is_err(), "{field}");
         }
         for (text, hint) in [
             ("namespace = \"a:b\"", "':' separates the namespace from the key"),

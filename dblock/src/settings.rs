@@ -53,12 +53,19 @@ use crate::builder::LockManagerBuilder;
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ManagerSettings {
+    #[serde(deserialize_with = "crate::config::given")]
     pub(crate) namespace: Option<String>,
+    #[serde(deserialize_with = "crate::config::given")]
     pub(crate) table: Option<String>,
+    #[serde(deserialize_with = "crate::config::given")]
     pub(crate) auto_migrate: Option<bool>,
+    #[serde(deserialize_with = "crate::config::given")]
     pub(crate) hand_over: Option<bool>,
+    #[serde(deserialize_with = "crate::config::given")]
     pub(crate) trust_any_server: Option<bool>,
+    #[serde(deserialize_with = "crate::config::given")]
     pub(crate) purge_after: Option<Limit>,
+    #[serde(deserialize_with = "crate::config::given")]
     pub(crate) transaction_idle_limit: Option<Limit>,
 }
 

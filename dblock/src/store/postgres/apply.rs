@@ -7,7 +7,7 @@ use super::action::{self, ByStatement, Placed, Release};
 use super::certain::certain;
 use super::session::Session;
 use super::{PostgresStore, error, row};
-use crate::store::{Acquire, Extend, Kind, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::{Acquire, Action, Extend, Kind, Outcome, Request, StoreError, StoreErrorKind};
 
 type Answer = Result<Outcome, StoreError>;
 
@@ -15,7 +15,10 @@ type Answer = Result<Outcome, StoreError>;
 pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<Answer> {
     let mut batch = Batch {
         store,
-        answers: requests.iter().map(|_| None).collect(),
+        answers: requests
+            .iter()
+            .map(|request| unsupported(&request.action))
+            .collect(),
         unreachable: None,
     };
     // Only an acquire can be slow.
@@ -29,6 +32,17 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
     store.contended.note(requests, &answers);
     store.contended.note_wanted(requests, &answers);
     answers
+}
+
+/// The answer to an action that this version does not know.
+fn unsupported(action: &Action) -> Option<Answer> {
+    match action {
+        Action::Extend(_) | Action::Release | Action::Acquire(_) => None,
+        _ => Some(Err(StoreError::new(
+            StoreErrorKind::Unsupported,
+            "this version of the store does not know the action; upgrade the dblock crate",
+        ))),
+    }
 }
 
 /// A batch on its way.
