@@ -178,7 +178,7 @@ async fn the_documents_configuration_is_read() {
     for (line, message) in [
         (
             "[settle]\ntll = \"30s\"",
-            "unknown setting `tll`; did you mean `ttl`?",
+            "unknown field `tll`, expected one of `ttl`, `wait`",
         ),
         (
             "[settle]\nttl = 30",

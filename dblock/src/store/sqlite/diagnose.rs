@@ -4,9 +4,8 @@ use sqlx::sqlite::SqliteRow;
 use sqlx::{AssertSqlSafe, Row as _, SqliteConnection};
 
 use super::{SqliteStore, migrate};
-use crate::store::StoreError;
 use crate::store::diagnosis::{self, Asked, SAMPLES};
-use crate::store::{Finding, Severity};
+use crate::store::{Finding, Severity, StoreError, StoreErrorKind};
 
 const CLOCK: &str = "SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000";
 
@@ -14,7 +13,20 @@ const CLOCK: &str = "SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) *
 const LEVELS: [&str; 4] = ["OFF", "NORMAL", "FULL", "EXTRA"];
 const FULL: i64 = 2;
 
+/// A file that this user may only read is reported. It can refuse the first look already, when a process that
+/// was killed left a log beside it that must be read back first.
 pub(super) async fn diagnose(store: &SqliteStore) -> Result<Vec<Finding>, StoreError> {
+    match examine(store).await {
+        Err(error) if error.kind() == StoreErrorKind::Refused => {
+            let text = error.to_string();
+            let refused = Finding::fault("grants", text, "no lock can be taken", String::new());
+            Ok(vec![of_a_file(refused)])
+        }
+        examined => examined,
+    }
+}
+
+async fn examine(store: &SqliteStore) -> Result<Vec<Finding>, StoreError> {
     let schema = diagnosis::schema(migrate::check_schema(store).await)?;
     let has_tables = schema.severity == Severity::Fine;
     let mut connection = store.connections.take().await?;
