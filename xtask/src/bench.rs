@@ -30,7 +30,7 @@ pub(crate) async fn run(args: &Args, install: bool) -> anyhow::Result<ExitCode> 
     eprintln!(
         "building the benches and the libraries beside which dblock is measured, optimized: some minutes the first time"
     );
-    let mut manifest = vec!["--manifest-path", "benches/Cargo.toml"];
+    let mut manifest = vec!["--manifest-path", "proof/benches/Cargo.toml"];
     if etcd::left_out().is_empty() {
         manifest.extend(["--features", "etcd"]);
     }

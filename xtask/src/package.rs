@@ -71,6 +71,11 @@ async fn unpack(way: Way, packed: &Path, workspace: &Path, crates: &[&str]) -> a
         tar.arg("-xzmf")
             .arg(packed.join(format!("{name}-{VERSION}.crate")));
         way.run(tar.arg("-C").arg(workspace)).await?;
+        for licence in ["LICENSE-APACHE", "LICENSE-MIT"] {
+            let packed = workspace.join(format!("{name}-{VERSION}")).join(licence);
+            let same = fs::read(&packed).ok() == Some(fs::read(top().join(licence))?);
+            anyhow::ensure!(same, "{name} has no copy of our {licence}");
+        }
     }
     let ours = fs::read_to_string(top().join("Cargo.toml"))?;
     fs::write(workspace.join("Cargo.toml"), manifest(&ours, crates)?)?;

@@ -42,9 +42,9 @@ fn every_test_that_is_named_is_there() {
     let mut text = String::new();
     for folder in [
         "tests/tests",
-        "dblock-axum/tests",
+        "apps/axum/tests",
         "dblock-conformance/src",
-        "model/tests",
+        "proof/model/tests",
     ] {
         source(&top.join(folder), &mut text);
     }
