@@ -2,7 +2,7 @@
 //!
 //! Each action is one autocommit statement, so an uncontended lock costs one round trip to acquire and one to
 //! release. Only a row in an unusual state costs a second one. Rows are locked with `SKIP LOCKED`, so a
-//! user's transaction that locks a row delays nobody else. `sql/mod.rs` explains why the statements are
+//! user's transaction that locks a row delays nobody else. `sql.rs` explains why the statements are
 //! right.
 
 mod action;
