@@ -5,7 +5,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use dblock::simulation::{Flaw, events, explain, find, kind, run, shrink};
+use dblock::simulation::{events, explain, kind, run, shrink};
 
 /// How often it says how far it is.
 const PROGRESS: Duration = Duration::from_secs(2);
@@ -16,7 +16,6 @@ const SHRINK_FOR: Duration = Duration::from_mins(1);
 struct Args {
     seeds: u64,
     first: u64,
-    flaws: bool,
     digest: bool,
     /// Go on after the first failure, and show only what failed how often.
     all: bool,
@@ -24,14 +23,12 @@ struct Args {
 
 fn main() -> ExitCode {
     let Some(args) = args() else {
-        eprintln!("usage: simulate [--seeds COUNT] [--seed FIRST] [--flaws] [--digest] [--all]");
+        eprintln!("usage: simulate [--seeds COUNT] [--seed FIRST] [--digest] [--all]");
         return ExitCode::FAILURE;
     };
     // A panic of the core is a failure like others.
     std::panic::set_hook(Box::new(|_| {}));
-    let good = if args.flaws {
-        flaws(&args)
-    } else if args.digest {
+    let good = if args.digest {
         digest(&args)
     } else {
         schedules(&args)
@@ -47,7 +44,6 @@ fn args() -> Option<Args> {
     let mut args = Args {
         seeds: 1_000_000,
         first: 1,
-        flaws: false,
         digest: false,
         all: false,
     };
@@ -57,7 +53,6 @@ fn args() -> Option<Args> {
         match word.as_str() {
             "--seeds" => args.seeds = number()?,
             "--seed" => args.first = number()?,
-            "--flaws" => args.flaws = true,
             "--digest" => args.digest = true,
             "--all" => args.all = true,
             _ => return None,
@@ -122,18 +117,4 @@ fn show(seed: u64) {
     }
     println!("\n{}\ntape: {:?}", failure.violation, failure.tape);
     println!("again: cargo xtask simulate --seed {seed} --seeds 1");
-}
-
-fn flaws(args: &Args) -> bool {
-    let mut all = true;
-    for flaw in Flaw::ALL {
-        let found = find(*flaw, args.first, args.seeds);
-        if let Some(count) = found.schedules {
-            println!("{flaw:?}: after {count}: {}", found.violation);
-        } else {
-            all = false;
-            println!("{flaw:?}: NOT FOUND in {} schedules", args.seeds);
-        }
-    }
-    all
 }

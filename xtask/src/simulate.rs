@@ -16,16 +16,12 @@ const STOP: Stop = Stop {
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// How many schedules; with `--flaws` at most so many for each flaw.
+    /// How many schedules.
     #[arg(long, default_value_t = 1_000_000)]
     seeds: u64,
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Put flaws into the core on purpose, one after the other, and say how many schedules it takes to find
-    /// each.
-    #[arg(long)]
-    flaws: bool,
     /// Only print one number for all events of the schedules: a refactoring of the core keeps it.
     #[arg(long)]
     digest: bool,
@@ -49,7 +45,6 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     ]);
     command.arg("--seeds").arg(args.seeds.to_string());
     command.arg("--seed").arg(args.seed.to_string());
-    command.args(args.flaws.then_some("--flaws"));
     command.args(args.digest.then_some("--digest"));
     command.args(args.all.then_some("--all"));
     eprintln!("$ {}", shown(&command));

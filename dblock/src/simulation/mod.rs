@@ -17,7 +17,6 @@ mod callers;
 mod checks;
 mod driver;
 mod faults;
-mod flaws;
 mod ledger;
 mod network;
 mod plan;
@@ -34,12 +33,10 @@ mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-pub use self::flaws::{Found, find};
 pub use self::shrink::{kind, shrink};
 
 use self::tape::Tape;
 use self::world::World;
-pub use crate::engine::core::flaw::{Flaw, put_in};
 
 /// A schedule that broke a rule.
 #[derive(Debug, Clone)]

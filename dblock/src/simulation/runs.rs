@@ -14,7 +14,6 @@ use super::show;
 use super::store::{Lock, WakeUp};
 use super::world::{What, World, tell};
 use crate::engine::core::call::Begin;
-use crate::engine::core::flaw::{Flaw, flawed};
 use crate::runs::{
     Decision, OnCrash, Policy, before, beginning, decide, decide_inside, is_later, taken_back_to, undo,
 };
@@ -165,14 +164,11 @@ impl World {
         if !self.step(process, key, |machine, env| machine.begin(env, &ownership, undo)) {
             return self.leave_run(number);
         }
-        let mut write = RecordWrite::under(
+        let write = RecordWrite::under(
             self.keys[key].clone(),
             beginning(expected, begun),
             ownership.lease_id,
         );
-        if flawed(Flaw::BeginsNeedNoLease) {
-            write.lease = WriteLease::None;
-        }
         self.send_ask(number, Some(write));
     }
 
@@ -192,7 +188,7 @@ impl World {
         };
         let (process, key) = (caller.process, caller.key);
         let now = self.local(process);
-        if ownership.look(now).0.is_some() && !flawed(Flaw::LateReadsCount) {
+        if ownership.look(now).0.is_some() {
             return self.leave_run(number);
         }
         let run = self.callers[number].run.as_mut().expect("it was one");

@@ -8,21 +8,24 @@ use super::{Failure, Tape, replay, run_tape};
 pub fn shrink(failure: Failure, limit: Duration) -> Failure {
     let until = Instant::now() + limit;
     let kind = kind(&failure.violation);
-    let fails = |tape: &[u32]| {
+    let tape = shorter(failure.tape.clone(), |tape| {
         let violation = run_tape(Tape::repeat(tape.to_vec()), false).0.err();
         Instant::now() < until && violation.is_some_and(|violation| self::kind(&violation) == kind)
-    };
-    let mut tape = failure.tape.clone();
+    });
+    replay(&tape).unwrap_or(failure)
+}
+
+/// The tape as short and simple as it still `fails`.
+pub(super) fn shorter(mut tape: Vec<u32>, fails: impl Fn(&[u32]) -> bool) -> Vec<u32> {
     loop {
         let before = tape.clone();
         cut_end(&mut tape, &fails);
         cut(&mut tape, &fails);
         simplify(&mut tape, &fails);
         if tape == before {
-            break;
+            return tape;
         }
     }
-    replay(&tape).unwrap_or(failure)
 }
 
 /// A violation without its numbers.

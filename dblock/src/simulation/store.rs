@@ -3,7 +3,6 @@
 
 use uuid::Uuid;
 
-use crate::engine::core::flaw::{Flaw, flawed};
 use crate::key::Key;
 use crate::store::record::{self, Record};
 use crate::store::rules::{carry_out_with_record, may_be_forgotten, still_busy};
@@ -119,9 +118,7 @@ impl Database {
         row.lock = Lock::Nobody;
         std::mem::swap(&mut row.committed, &mut row.uncommitted);
         std::mem::swap(&mut row.record, &mut row.uncommitted_record);
-        let flushes = with_record || outcome.is_none_or(|outcome| !may_be_forgotten(outcome));
-        if flushes && !(flawed(Flaw::PassOnIsNotFlushed) && matches!(outcome, Some(Outcome::Released { .. })))
-        {
+        if with_record || outcome.is_none_or(|outcome| !may_be_forgotten(outcome)) {
             self.flush();
         }
     }

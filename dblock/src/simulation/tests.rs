@@ -25,42 +25,26 @@ fn what_is_promised_holds_in_each_schedule() {
     run_all(1, 3_000);
 }
 
-/// The flaws that few schedules show; `cargo xtask simulate --flaws` looks for all.
-#[test]
-fn flaws_are_found() {
-    use Flaw::*;
-    for flaw in [
-        HandOverWhileReleasing,
-        HandOverKeepsToken,
-        HandOverBeyondSpareTokens,
-        PlacesAreKept,
-        AnswersCountTwice,
-        NoMargin,
-        WakeUpsAreBelievedWhileAsking,
-        AbandonedIsForgotten,
-        HoldsAreForgotten,
-        EnteredPlaceIsKept,
-        NothingIsRenewed,
-        HoldMinIsForgotten,
-        MaxHoldIsForgotten,
-        GoneCallersAreKept,
-        UnknownReleaseIsDone,
-        RequestsOvertake,
-        SlowBeginsStand,
-        OutcomesIgnoreOtherHolds,
-    ] {
-        assert!(find(flaw, 1, 2_000).schedules.is_some(), "{flaw:?}");
-    }
+/// Runs the schedule of a tape. Returns its choices and its events.
+fn traced(tape: Tape) -> (Vec<u32>, Vec<String>) {
+    let (_, world) = run_tape(tape, true);
+    let world = world.unwrap();
+    (world.tape.into_record(), world.trace.unwrap())
 }
 
 #[test]
 fn a_seed_and_its_tape_tell_the_same() {
-    put_in(Some(Flaw::HandOverKeepsToken));
-    let seed = (1..1_000).find(|seed| run(*seed).is_err()).unwrap();
-    let failure = explain(seed).unwrap();
-    assert_eq!(replay(&failure.tape).unwrap().events, failure.events);
-    let short = shrink(failure.clone(), std::time::Duration::from_secs(2));
-    put_in(None);
-    assert!(short.tape.len() < failure.tape.len());
-    assert_eq!(kind(&short.violation), kind(&failure.violation));
+    let (tape, events) = traced(Tape::from_seed(7, true));
+    assert_eq!(events, self::events(7));
+    assert_eq!(traced(Tape::repeat(tape)).1, events);
+}
+
+#[test]
+fn a_tape_becomes_as_short_as_it_still_shows_the_same() {
+    let shows = |events: &[String]| events.iter().any(|event| event.contains("listener breaks"));
+    let seed = (1..1_000).find(|seed| shows(&events(*seed))).unwrap();
+    let (tape, _) = traced(Tape::from_seed(seed, true));
+    let short = shrink::shorter(tape.clone(), |tape| shows(&traced(Tape::repeat(tape.to_vec())).1));
+    assert!(short.len() < tape.len() / 4, "{} of {}", short.len(), tape.len());
+    assert!(shows(&traced(Tape::repeat(short)).1));
 }

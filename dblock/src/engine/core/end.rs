@@ -7,7 +7,6 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use super::env::Time;
-use super::flaw::{Flaw, flawed};
 use crate::engine::sync::AtomicU64;
 use crate::error::LostReason;
 
@@ -47,9 +46,7 @@ impl End {
     /// Moves the deadline, unless it has passed. A deadline never moves back.
     pub(crate) fn move_to(&self, deadline: Time, now: Time) {
         self.change(|ends| match ends {
-            Ends::At(before) if now < before || flawed(Flaw::LostLivesAgain) => {
-                Some(Ends::At(deadline.max(before)))
-            }
+            Ends::At(before) if now < before => Some(Ends::At(deadline.max(before))),
             _ => None,
         });
     }

@@ -13,7 +13,6 @@ pub(crate) mod dispatch;
 pub(crate) mod end;
 pub(crate) mod env;
 #[cfg_attr(not(feature = "simulation"), allow(dead_code, unreachable_pub))]
-pub(crate) mod flaw;
 pub(crate) mod key;
 pub(crate) mod out;
 pub(crate) mod ownership;

@@ -9,7 +9,6 @@ use uuid::Uuid;
 use super::call::Call;
 use super::end::{End, Ends};
 use super::env::Time;
-use super::flaw::{Flaw, flawed};
 use crate::engine::sync::AtomicBool;
 use crate::error::LostReason;
 use crate::key::Key;
@@ -52,11 +51,7 @@ impl Ownership {
         entered: Time,
         deadline: Time,
     ) -> Self {
-        let max_hold = call
-            .options
-            .max_hold
-            .filter(|_| !flawed(Flaw::MaxHoldIsForgotten));
-        let max_hold_until = max_hold.map(|length| entered + length);
+        let max_hold_until = call.options.max_hold.map(|length| entered + length);
         Self {
             key,
             lease_id,

@@ -7,7 +7,6 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::engine::core::env::{Time, on_any_clock};
-use crate::engine::core::flaw::{Flaw, flawed};
 use crate::store::{Outcome, RecordChange, StoreError};
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -89,19 +88,14 @@ impl Abandoned {
         // `until` may have been carried out before the acquire, however late its answer.
         let done = match answer {
             Ok(Outcome::Released { .. }) => self.answered || !self.queued,
-            Ok(Outcome::Withdrawn | Outcome::Lost) => self.answered || flawed(Flaw::AbandonedIsReleasedOnce),
+            Ok(Outcome::Withdrawn | Outcome::Lost) => self.answered,
             _ => false,
-        };
-        let proven_at = if flawed(Flaw::LastReleaseIsSentEarly) {
-            now
-        } else {
-            sent_at
         };
         let carried_out = matches!(
             answer,
             Ok(Outcome::Released { .. } | Outcome::Withdrawn | Outcome::Lost)
         );
-        if done || proven_at >= self.until && carried_out || sent_at >= self.over_at {
+        if done || sent_at >= self.until && carried_out || sent_at >= self.over_at {
             return true;
         }
         let longest = if carried_out { LONGEST_RETRY } else { SOON };

@@ -21,7 +21,6 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::engine::core::env::{Env, Time};
-use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::Refusal;
 use crate::store::{Holder, NEXT_TTL, StoreError};
 
@@ -153,11 +152,6 @@ impl Asking {
         }
     }
 
-    /// The row does not name the lease any more, or must not. A flaw keeps it.
-    pub(super) fn leave_stand(&mut self, flaw: Flaw) {
-        self.stand = self.stand.filter(|_| flawed(flaw));
-    }
-
     pub(super) fn ask_at(&self) -> Option<Time> {
         self.ask_at
     }
@@ -183,7 +177,7 @@ impl Asking {
         } else {
             QUEUE_AFTER
         };
-        (env.listening || waited >= after) && !flawed(Flaw::NobodyQueues)
+        env.listening || waited >= after
     }
 
     /// Notes how long the store took for an answer.
@@ -211,11 +205,8 @@ impl Asking {
             // If the row was passed on to this lease before, it has gone to others since.
             place.behind = place.behind.max(holder.fence_token);
         }
-        self.keep_place(Flaw::BusyCounts, env.now);
         let pause = if self.woken {
             Duration::ZERO
-        } else if env.listening && flawed(Flaw::ListenersDoNotPoll) {
-            Duration::from_hours(1)
         } else if env.listening {
             let longest = self.place().map_or(NEXT_TTL, |place| place.next_ttl) / 3;
             longest
@@ -236,7 +227,6 @@ impl Asking {
 
     /// A statement or transaction had the row locked.
     pub(super) fn skipped(&mut self, env: &mut Env<'_>) {
-        self.keep_place(Flaw::SkippedCounts, env.now);
         let pause = if self.woken {
             WOKEN_PAUSE
         } else {
@@ -246,13 +236,6 @@ impl Asking {
         self.ask_after(pause, env.now);
         self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
         self.note_answer(LastAnswer::RowLocked, env.now);
-    }
-
-    /// A flaw: lets an answer extend the place although it must not.
-    fn keep_place(&mut self, flaw: Flaw, now: Time) {
-        if let Some(Stand::Next(place)) = self.stand.as_mut().filter(|_| flawed(flaw)) {
-            place.until = now + place.next_ttl;
-        }
     }
 
     /// The store could not be asked.
@@ -291,7 +274,7 @@ impl Asking {
 
     /// The lock came to this process: callers that wait from here on wait for this process.
     pub(super) fn granted(&mut self, now: Time) {
-        self.leave_stand(Flaw::EnteredPlaceIsKept);
+        self.stand = None;
         self.pause = FIRST_PAUSE;
         self.note_answer(LastAnswer::Busy(None), now);
     }
@@ -331,9 +314,7 @@ impl Asking {
     pub(super) fn woken(&mut self) {
         self.pause = FIRST_PAUSE;
         self.woken = true;
-        if !flawed(Flaw::WakeUpsAreIgnored) {
-            self.ask_now();
-        }
+        self.ask_now();
     }
 
     /// The key was passed on to another process, so the place as successor is free.
@@ -367,7 +348,7 @@ impl Asking {
     pub(super) fn arrived(&self) -> Option<(Place, i64)> {
         let place = self.place()?;
         let token = place.told?;
-        (token > place.behind || flawed(Flaw::OldWakeUpsAreBelieved)).then_some((place, token))
+        (token > place.behind).then_some((place, token))
     }
 }
 

@@ -16,7 +16,6 @@ use super::held::{Grant, Held, Times};
 use super::queue::WANTED_FOR;
 use super::requests::Sent;
 use crate::engine::core::env::{Env, Time};
-use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::{Note, Refusal, Reply, Waiter};
 use crate::engine::core::ownership::Ownership;
 use crate::options::LockOptions;
@@ -69,11 +68,7 @@ impl<A, C> Machine<A, C> {
             fence_token,
             spare_tokens: place.spare_tokens,
             times: Times {
-                store_end: if flawed(Flaw::PlacesCountFromTheWakeUp) {
-                    env.now + place.next_ttl
-                } else {
-                    place.until
-                },
+                store_end: place.until,
                 over_at: env.now + place.next_ttl,
                 length: place.next_ttl,
                 since: env.now,
@@ -87,7 +82,7 @@ impl<A, C> Machine<A, C> {
 
     /// Gives back the places and leases that no caller waits for any more.
     pub(super) fn give_up_places(&mut self, now: Time) {
-        if !self.queue.is_empty() || flawed(Flaw::PlacesAreKept) {
+        if !self.queue.is_empty() {
             return;
         }
         let (lease_id, until) = match self.asking.stand {
@@ -97,7 +92,7 @@ impl<A, C> Machine<A, C> {
             Some(Stand::PassedOn(arriving)) => (arriving.lease_id, arriving.until),
         };
         self.abandoned.push(Abandoned::all_answered(lease_id, until, now));
-        self.asking.leave_stand(Flaw::WithdrawnPlaceIsKept);
+        self.asking.stand = None;
     }
 
     /// Gives a lease of this process to a caller, extends it first, or gives it back to the store. With
@@ -153,7 +148,6 @@ impl<A, C> Machine<A, C> {
             now < deadline
         } else {
             now + self.asking.time_of_two_answers().max(ENOUGH_TO_ENTER) < deadline
-                || flawed(Flaw::TooLittleIsEnough)
         };
         if !enough || !whole && !renew {
             self.queue.put_back(number, waiter);
@@ -213,9 +207,6 @@ impl<A, C> Machine<A, C> {
                 holder = Some(held.holder(now));
                 self.refuse_non_blocking(Time::MAX, &Refusal::Busy(holder.clone()));
             }
-        }
-        if flawed(Flaw::TimeoutsAreForgotten) {
-            return;
         }
         while let Some(waiter) = self.queue.pop_overdue(now) {
             let refusal = match &holder {

@@ -52,7 +52,6 @@ pub(super) use self::requests::{After, ttl_of};
 use self::term::Term;
 pub(super) use self::term::{Grant, Times};
 use crate::engine::core::env::Time;
-use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::key::asking::LastAnswer;
 use crate::engine::core::out::{Note, Unconfirmed};
 use crate::engine::core::ownership::Ownership;
@@ -275,7 +274,7 @@ impl<C> Held<C> {
             return false;
         };
         let last = holds.count == 1 && !holds.closed;
-        let closes = (last || flawed(Flaw::OutcomesIgnoreOtherHolds)) && is_of;
+        let closes = last && is_of;
         holds.closed |= closes;
         closes
     }
@@ -293,7 +292,7 @@ impl<C> Held<C> {
     pub(super) fn begin(&mut self, ownership: &Arc<Ownership>, undo: Arc<RecordChange>) -> bool {
         let begins = self.is_of(ownership) && self.is_held();
         let again = |former: &RecordChange| former.expected() == undo.expected();
-        if begins && !self.undo.as_deref().is_some_and(again) && !flawed(Flaw::SlowBeginsStand) {
+        if begins && !self.undo.as_deref().is_some_and(again) {
             self.undo = Some(undo);
         }
         begins
@@ -323,9 +322,7 @@ impl<C> Held<C> {
             self.hand_over_until = None;
         }
         match &mut self.state {
-            State::Held(holds) | State::Lost(holds)
-                if holds.count > 1 && !flawed(Flaw::HoldsAreForgotten) =>
-            {
+            State::Held(holds) | State::Lost(holds) if holds.count > 1 => {
                 holds.count -= 1;
                 Ok(None)
             }
@@ -337,7 +334,6 @@ impl<C> Held<C> {
                 );
                 let held_for = self.end_ownership(now);
                 let lingers = self.current.hold_min_until.filter(|until| stands && now < *until);
-                let lingers = lingers.filter(|_| !flawed(Flaw::HoldMinIsForgotten));
                 self.state = lingers.map_or(State::ReleaseDue, |until| State::Lingering {
                     until,
                     written: false,
@@ -366,7 +362,7 @@ impl<C> Held<C> {
         if !self.is_of(ownership) || !matches!(self.state, State::Held(_)) {
             return Err(ended_reason(ownership));
         }
-        self.hand_over_until = self.hand_over_until.filter(|_| flawed(Flaw::HandOverAfterPin));
+        self.hand_over_until = None;
         Ok(())
     }
 
@@ -381,8 +377,7 @@ impl<C> Held<C> {
 
     /// Replies to `confirm` when the store has confirmed the change.
     pub(super) fn confirm(&mut self, confirm: Confirm<C>, shows: Shows) {
-        let named = !self.row_is_behind() || flawed(Flaw::PinsAreConfirmedAtOnce);
-        if shows == Shows::Owner && named || self.is_kept_in_transaction() {
+        if shows == Shows::Owner && !self.row_is_behind() || self.is_kept_in_transaction() {
             self.confirmations.reply_at_once(confirm);
         } else {
             if self.row_locked {
@@ -454,9 +449,7 @@ impl<C> Held<C> {
             self.notes.push(Note::Lost(Arc::clone(&self.current), reason));
         }
         self.state = State::Lost(holds);
-        if !flawed(Flaw::HandOverAfterLoss) {
-            self.hand_over_until = None;
-        }
+        self.hand_over_until = None;
     }
 
     /// Forgets the lease, and replies to all callers that wait for it. Returns how long its row may still be

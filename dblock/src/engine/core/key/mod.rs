@@ -10,9 +10,6 @@
 //! - [`abandoned`] holds acquires whose answer nobody takes any more.
 //! - [`entering`] gives a lease that comes to this process to a caller, or tells callers that they do not get one.
 //! - [`requests`] says which request goes next, what its answer means, and what is still to be done.
-//!
-//! `flawed(…)` is false outside of the simulation, which puts one flaw at a time into this code and must find
-//! it.
 
 mod abandoned;
 mod asking;
@@ -37,7 +34,6 @@ use self::queue::{Fairness, WaitQueue};
 use self::requests::{OnItsWay, Sent};
 use super::call::Call;
 use super::env::{Env, Time};
-use super::flaw::{Flaw, flawed};
 use super::out::{Note, Reply, Unconfirmed, Waiter};
 use super::ownership::Ownership;
 use crate::error::LostReason;
@@ -117,9 +113,7 @@ impl<A, C> Machine<A, C> {
     /// Whatever is called, time passes before and after it, and what can be sent next is found.
     fn during<R>(&mut self, env: &mut Env<'_>, does: impl FnOnce(&mut Self, &mut Env<'_>) -> R) -> R {
         // Whether a lease has ended must be decided before an answer moves its end.
-        if !flawed(Flaw::LostLivesAgain) {
-            self.advance(env);
-        }
+        self.advance(env);
         let answer = does(self, env);
         self.advance(env);
         self.hear();
@@ -159,9 +153,7 @@ impl<A, C> Machine<A, C> {
     /// The caller with this number is gone.
     pub(crate) fn give_up(&mut self, env: &mut Env<'_>, number: u64) {
         self.during(env, |machine, _| {
-            if !flawed(Flaw::GoneCallersAreKept) {
-                machine.queue.remove(number);
-            }
+            machine.queue.remove(number);
         });
     }
 
@@ -474,8 +466,7 @@ impl<A, C> Machine<A, C> {
             // The row names the lease of this process, so the ones that are over cannot be in it.
             self.abandoned.retain(|abandoned| now < abandoned.over_at);
         }
-        let asking = self.on_its_way.is_some() && !flawed(Flaw::WakeUpsAreBelievedWhileAsking);
-        if self.held.is_none() && !asking {
+        if self.held.is_none() && self.on_its_way.is_none() {
             self.enter_after_wake_up(env);
             self.give_up_places(now);
         }

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::engine::core::env::{Env, Time};
-use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::Waiter;
 use crate::options::LockOptions;
 
@@ -155,7 +154,7 @@ impl Fairness {
     /// The lease was extended. Returns until when it may be handed over locally: for a whole turn after this
     /// answer if nobody else wants the key, else for the rest of the turn.
     pub(super) fn extended(&mut self, wanted: bool, env: &Env<'_>) -> Time {
-        if !wanted || flawed(Flaw::TurnsNeverEnd) {
+        if !wanted {
             self.turn_since = None;
             return env.now + LONGEST_TURN;
         }

@@ -12,7 +12,6 @@ use super::asking::{Arriving, Asking, LastAnswer, Place, Stand};
 use super::held::{After, Grant, Held, Times};
 use super::queue::WANTED_FOR;
 use crate::engine::core::env::{Env, Time};
-use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::{Note, Refusal};
 use crate::store::{
     Acquire, Action, Extend, HandedOver, Holder, Kind, Outcome, RecordChange, Request, StoreError,
@@ -98,7 +97,7 @@ impl<A, C> Machine<A, C> {
     }
 
     fn next_request(&self, now: Time) -> Option<Next> {
-        if self.on_its_way.is_some() && !flawed(Flaw::RequestsOvertake) {
+        if self.on_its_way.is_some() {
             return None;
         }
         // Keeping a lease comes before releasing one that no caller took.
@@ -240,23 +239,16 @@ impl<A, C> Machine<A, C> {
         let Some(sent) = self.on_its_way.take() else {
             return;
         };
-        if flawed(Flaw::AnswersCountTwice) {
-            self.apply_to(&sent, answer.clone(), env);
-        }
-        self.apply_to(&sent, answer, env);
-    }
-
-    fn apply_to(&mut self, sent: &OnItsWay, answer: Result<Outcome, StoreError>, env: &mut Env<'_>) {
         match &sent.what {
             Sent::Abandoned => self.abandoned.retain_mut(|abandoned| {
                 abandoned.lease_id != sent.lease_id
                     || !abandoned.release_answered(&answer, sent.sent_at, env.now)
             }),
-            Sent::OwnLease(action) => self.apply_to_own_lease(sent, action, answer, env),
+            Sent::OwnLease(action) => self.apply_to_own_lease(&sent, action, answer, env),
             Sent::Arriving { ttl, owner } => {
                 self.apply_to_arriving(sent.sent_at, *ttl, *owner, answer, env);
             }
-            Sent::Acquire(asked) => self.apply_to_waiter(sent, asked, answer, env),
+            Sent::Acquire(asked) => self.apply_to_waiter(&sent, asked, answer, env),
         }
     }
 
@@ -401,7 +393,7 @@ impl<A, C> Machine<A, C> {
             }
             Ok(Outcome::Lost) if self.asking.place().is_some() => {
                 // The row was passed on to the lease, which expired before any wake-up arrived.
-                self.asking.leave_stand(Flaw::LostPlaceIsKept);
+                self.asking.stand = None;
                 self.asking.ask_now();
             }
             Ok(other) => {
@@ -428,16 +420,14 @@ impl<A, C> Machine<A, C> {
 
     fn acquire_failed(&mut self, lease_id: Uuid, asked: &Asked, error: StoreError, env: &mut Env<'_>) {
         let ttl = asked.acquire.ttl;
-        if error.is_outcome_unknown() && !flawed(Flaw::UnknownOutcomeIsRepeated) {
+        if error.is_outcome_unknown() {
             let mut abandoned = match self.asking.place() {
                 Some(_) => Abandoned::with_place(lease_id, ttl, env.now),
                 None => Abandoned::new(lease_id, ttl, env.now),
             };
             abandoned.undo.clone_from(&asked.undo);
-            self.asking.leave_stand(Flaw::UnknownPlaceIsKept);
-            if !flawed(Flaw::AbandonedIsForgotten) {
-                self.abandoned.push(abandoned);
-            }
+            self.asking.stand = None;
+            self.abandoned.push(abandoned);
         }
         self.refuse_hopeless(&error);
         self.asking.failed(error, env);

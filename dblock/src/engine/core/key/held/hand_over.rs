@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use super::{ENTERED, Held, ROW_FOLLOWS_WITHIN, State, Term, Times};
 use crate::engine::core::env::Time;
-use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::key::queue::WaitQueue;
 use crate::engine::core::out::{Note, Waiter};
 use crate::engine::core::ownership::Ownership;
@@ -32,20 +31,17 @@ impl<C> Held<C> {
         key: &Key,
         now: Time,
     ) -> Option<Waiter<A>> {
-        let after_loss = flawed(Flaw::HandOverAfterLoss);
         let until = self.hand_over_until.is_some_and(|until| now < until);
-        let not_sent = matches!(self.state, State::ReleaseDue)
-            || flawed(Flaw::HandOverWhileReleasing) && self.needs_release();
+        let not_sent = matches!(self.state, State::ReleaseDue);
         if !not_sent
             || !until
             || self.undo.is_some()
             || self.current.hold_min_until.is_some()
-            || self.current.is_revoked() && !flawed(Flaw::RevokedIsHandedOver)
+            || self.current.is_revoked()
         {
             return None;
         }
-        let used_up = self.hand_overs() == self.spare_tokens || self.current.fence_token == i64::MAX;
-        if used_up && !flawed(Flaw::HandOverBeyondSpareTokens) {
+        if self.hand_overs() == self.spare_tokens || self.current.fence_token == i64::MAX {
             return None;
         }
         let times = Times {
@@ -54,10 +50,9 @@ impl<C> Held<C> {
         };
         let confirmed = times.store_end.since(now);
         let next = queue.pop_if(now, |LockOptions { ttl, renew, .. }| {
-            let enough = confirmed >= ttl.mul_f64(2.0 / 3.0) && now < times.deadline(*ttl);
-            *renew && (enough || after_loss)
+            *renew && confirmed >= ttl.mul_f64(2.0 / 3.0) && now < times.deadline(*ttl)
         })?;
-        let token = self.current.fence_token + i64::from(!flawed(Flaw::HandOverKeepsToken));
+        let token = self.current.fence_token + 1;
         self.term = Term::Times(times);
         self.ttl = next.call.options.ttl;
         let deadline = times.deadline(self.ttl);

@@ -7,7 +7,6 @@ use super::{
     FIRST_RETRY, Held, Holds, InRow, LONGEST_RETRY, ROW_FOLLOWS_WITHIN, State, Term, Times, ended_reason,
 };
 use crate::engine::core::env::{Time, on_any_clock};
-use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::out::{Note, Unconfirmed};
 use crate::error::LostReason;
 use crate::options;
@@ -56,7 +55,7 @@ impl<C> Held<C> {
     /// key was freed by force since.
     fn renew_at(&self) -> Option<Time> {
         let times = self.times()?;
-        if !self.current.call.options.renew || flawed(Flaw::NothingIsRenewed) {
+        if !self.current.call.options.renew {
             return None;
         }
         let until = if self.current.is_revoked() {
@@ -206,7 +205,6 @@ impl<C> Held<C> {
                 self.failed(action, StoreError::new(StoreErrorKind::Interrupted, message), now);
                 After::Stands
             }
-            Err(_) if release && flawed(Flaw::UnknownReleaseIsDone) => After::Over { passed_on: false },
             Err(error) => {
                 self.failed(action, error, now);
                 After::Stands
@@ -234,19 +232,14 @@ impl<C> Held<C> {
 
     fn extended(&mut self, sent_at: Time, remaining: Duration, revoked: bool, now: Time) {
         self.row = self.row_sent;
-        let counted_from = if flawed(Flaw::DeadlineFromTheAnswer) {
-            now
-        } else {
-            sent_at
-        };
         // Sent when all had left: the row's end may have come nearer.
         let lingers = self.row_sent.holds == 0;
         self.pause = FIRST_RETRY;
         if let Term::Times(times) = &mut self.term {
             times.since = times.since.max(sent_at);
             times.over_at = times.over_at.max(now + remaining);
-            if lingers || counted_from + remaining >= times.store_end {
-                times.store_end = counted_from + remaining;
+            if lingers || sent_at + remaining >= times.store_end {
+                times.store_end = sent_at + remaining;
                 // The clock may also jump at the end of a lease that is not extended any more.
                 times.length = remaining.max(self.ttl);
             }

@@ -9,7 +9,6 @@ use uuid::Uuid;
 use super::{ENTERED, FIRST_RETRY, Held, Holds, State, ended_reason};
 use crate::engine::core::call::Call;
 use crate::engine::core::env::Time;
-use crate::engine::core::flaw::{Flaw, flawed};
 use crate::engine::core::ownership::Ownership;
 use crate::error::LostReason;
 use crate::key::Key;
@@ -56,9 +55,6 @@ impl Times {
     /// The local deadline for an owner that asks for `ttl`: a margin before the end in the store, and a
     /// margin before the owner's own ttl has passed, because a former owner may have asked for a longer one.
     pub(crate) fn deadline(&self, ttl: Duration) -> Time {
-        if flawed(Flaw::NoMargin) {
-            return self.store_end;
-        }
         let in_store = self.store_end.before(options::margin(self.length));
         in_store.min((self.since + ttl).before(options::margin(ttl)))
     }
@@ -77,9 +73,7 @@ impl<C> Held<C> {
         ownership: &Arc<Ownership>,
         now: Time,
     ) -> Result<(), LostReason> {
-        if !matches!(self.state, State::Held(Holds { count: 1, .. }))
-            && !flawed(Flaw::TransactionsIgnoreOtherHolds)
-        {
+        if !matches!(self.state, State::Held(Holds { count: 1, .. })) {
             return Err(ended_reason(ownership));
         }
         self.pin(ownership)?;
