@@ -2,12 +2,17 @@
 //!
 //! An application uses it through `dblock`, which names all of it.
 
+#[cfg(feature = "serde")]
+#[doc(hidden)]
+pub mod config;
 pub mod duration;
 #[cfg(feature = "contract")]
 pub mod error;
 #[cfg(feature = "contract")]
 pub mod key;
 pub mod limits;
+#[cfg(feature = "contract")]
+pub mod options;
 pub mod printable;
 #[cfg(feature = "contract")]
 #[doc(hidden)]
@@ -20,6 +25,8 @@ pub mod suggest;
 pub use error::{LockError, LostReason, RunError, TimeoutCause};
 #[cfg(feature = "contract")]
 pub use key::{InvalidKey, Key};
+#[cfg(feature = "contract")]
+pub use options::{LockOptions, OnLost};
 #[cfg(feature = "contract")]
 pub use runs::OnCrash;
 #[cfg(feature = "contract")]

@@ -71,8 +71,6 @@
 mod body;
 mod builder;
 mod chain;
-#[cfg(feature = "serde")]
-mod config;
 mod connect;
 mod current;
 mod engine;
@@ -87,7 +85,6 @@ mod once;
 #[doc(hidden)]
 pub mod open;
 pub mod optimistic;
-mod options;
 #[cfg(feature = "serde")]
 mod settings;
 mod sharded;
@@ -101,7 +98,7 @@ mod transaction;
 
 #[cfg(feature = "run_once")]
 use dblock_core::runs;
-use dblock_core::{error, key};
+use dblock_core::{error, key, options};
 
 pub use builder::LockManagerBuilder;
 pub use current::{CurrentLock, current, current_locks, inherit};

@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use dblock_core::config::{Written, or};
+use dblock_core::duration;
+
 use crate::builder::LockManagerBuilder;
 
 /// Settings of a [`LockManagerBuilder`], read from a configuration file by serde (feature `serde`). Each is
@@ -53,28 +56,37 @@ use crate::builder::LockManagerBuilder;
 #[derive(Debug, Clone, PartialEq, Eq, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ManagerSettings {
-    #[serde(deserialize_with = "crate::config::given")]
+    #[serde(deserialize_with = "dblock_core::config::given")]
     pub(crate) namespace: Option<String>,
-    #[serde(deserialize_with = "crate::config::given")]
+    #[serde(deserialize_with = "dblock_core::config::given")]
     pub(crate) table: Option<String>,
-    #[serde(deserialize_with = "crate::config::given")]
+    #[serde(deserialize_with = "dblock_core::config::given")]
     pub(crate) auto_migrate: Option<bool>,
-    #[serde(deserialize_with = "crate::config::given")]
+    #[serde(deserialize_with = "dblock_core::config::given")]
     pub(crate) hand_over: Option<bool>,
-    #[serde(deserialize_with = "crate::config::given")]
+    #[serde(deserialize_with = "dblock_core::config::given")]
     pub(crate) trust_any_server: Option<bool>,
-    #[serde(deserialize_with = "crate::config::given")]
+    #[serde(deserialize_with = "dblock_core::config::given")]
     pub(crate) purge_after: Option<Limit>,
-    #[serde(deserialize_with = "crate::config::given")]
+    #[serde(deserialize_with = "dblock_core::config::given")]
     pub(crate) transaction_idle_limit: Option<Limit>,
 }
 
 /// A duration that may be switched off.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(try_from = "crate::config::Written")]
+#[serde(try_from = "dblock_core::config::Written")]
 pub(crate) enum Limit {
     None,
     After(Duration),
+}
+
+impl TryFrom<Written> for Limit {
+    type Error = String;
+
+    fn try_from(written: Written) -> Result<Self, String> {
+        let length = written.read("a limit", |text| or("none", text, duration::sum))?;
+        Ok(length.map_or(Self::None, Self::After))
+    }
 }
 
 impl From<Limit> for Option<Duration> {
@@ -111,5 +123,101 @@ impl LockManagerBuilder {
             self = self.transaction_idle_limit(limit);
         }
         self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Deserialize;
+
+    use super::*;
+
+    fn toml<T: for<'de> Deserialize<'de>>(text: &str) -> Result<T, String> {
+        toml::from_str(text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn every_setting_can_be_written() {
+        let text = r#"
+            namespace = "billing"
+            table = "ops.locks"
+            auto_migrate = true
+            hand_over = false
+            trust_any_server = true
+            purge_after = "90d"
+            transaction_idle_limit = "none"
+        "#;
+        let expected = ManagerSettings {
+            namespace: Some("billing".into()),
+            table: Some("ops.locks".into()),
+            auto_migrate: Some(true),
+            hand_over: Some(false),
+            trust_any_server: Some(true),
+            purge_after: Some(Limit::After(Duration::from_hours(90 * 24))),
+            transaction_idle_limit: Some(Limit::None),
+        };
+        assert_eq!(toml(text), Ok(expected.clone()));
+        assert_eq!(
+            toml::<ManagerSettings>("purge_after = \"none\"").unwrap(),
+            ManagerSettings {
+                purge_after: Some(Limit::None),
+                ..ManagerSettings::default()
+            }
+        );
+        let json = serde_json::to_value(toml::from_str::<toml::Table>(text).unwrap()).unwrap();
+        assert_eq!(serde_json::from_value::<ManagerSettings>(json).unwrap(), expected);
+        let builder = || LockManagerBuilder::new(crate::store::MemoryStore::new().into());
+        let by_hand = builder()
+            .namespace("billing")
+            .table("ops.locks")
+            .auto_migrate(true)
+            .hand_over(false)
+            .trust_any_server(true)
+            .purge_after(Duration::from_hours(90 * 24))
+            .transaction_idle_limit(None);
+        assert_eq!(
+            format!("{:?}", builder().settings(expected)),
+            format!("{by_hand:?}")
+        );
+        let untouched = builder().settings(ManagerSettings::default());
+        assert_eq!(format!("{untouched:?}"), format!("{:?}", builder()));
+    }
+
+    #[test]
+    fn a_wrong_setting_is_named_and_its_limits_are_the_builders() {
+        for (text, hint) in [
+            (
+                "namespcae = \"a\"",
+                "unknown field `namespcae`, expected one of `namespace`",
+            ),
+            ("url = \"postgres://\"", "expected one of `namespace`, `table`"),
+            (
+                "purge_after = \"never\"",
+                "expected a duration such as \"5s\", or \"none\"",
+            ),
+        ] {
+            let error = toml::<ManagerSettings>(text).unwrap_err();
+            assert!(error.contains(hint), "{text}: {error}");
+        }
+        for field in [
+            "namespace",
+            "auto_migrate",
+            "purge_after",
+            "transaction_idle_limit",
+        ] {
+            let null = serde_json::from_str::<ManagerSettings>(&format!(r#"{{"{field}": null}}"#));
+            assert!(null.is_err(), "{field}");
+        }
+        for (text, hint) in [
+            ("namespace = \"a:b\"", "':' separates the namespace from the key"),
+            ("table = \"a b\"", "the table name \"a b\" is not allowed"),
+            ("purge_after = \"1h\"", "give it at least a day"),
+            ("transaction_idle_limit = \"0s\"", "at least a millisecond"),
+        ] {
+            let settings = toml::<ManagerSettings>(text).unwrap();
+            let builder = LockManagerBuilder::new(crate::store::MemoryStore::new().into());
+            let error = builder.settings(settings).check().unwrap_err().to_string();
+            assert!(error.contains(hint), "{text}: {error}");
+        }
     }
 }

@@ -243,13 +243,12 @@ impl<'a> Caller<'a> {
 
     /// What it asks the engine for. Its timeout is the same if it does not wait for this lock.
     pub(super) fn call(&self, wait: Wait, begin: Option<Begin>) -> Arc<Call> {
+        let mut options = self.options.clone();
+        options.wait = wait;
         Arc::new(Call {
             owner: self.owner,
             holder: Arc::clone(&self.holder),
-            options: LockOptions {
-                wait,
-                ..self.options.clone()
-            },
+            options,
             deadline: self.began.deadline,
             nested: self.chain.is_some(),
             begin,

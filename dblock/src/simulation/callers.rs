@@ -46,20 +46,17 @@ impl World {
                 (Wait::For(wait), Some(wait))
             }
         };
-        let options = LockOptions {
-            ttl: Duration::from_millis(ttl),
-            wait,
-            renew: !self.tape.chance(callers.without_renewal),
-            max_hold: some(
-                self.tape.chance(callers.max_hold),
-                self.tape.pick(&[1000, 100, 5000]),
-            ),
-            hold_min: some(
-                run.is_none() && self.tape.chance(callers.hold_min),
-                self.tape.pick(&[100, 1500, 8000]),
-            ),
-            ..LockOptions::new()
-        };
+        let mut options = LockOptions::new().ttl(Duration::from_millis(ttl));
+        options.wait = wait;
+        options.renew = !self.tape.chance(callers.without_renewal);
+        options.max_hold = some(
+            self.tape.chance(callers.max_hold),
+            self.tape.pick(&[1000, 100, 5000]),
+        );
+        options.hold_min = some(
+            run.is_none() && self.tape.chance(callers.hold_min),
+            self.tape.pick(&[100, 1500, 8000]),
+        );
         let call = Call {
             deadline: timeout.map(|timeout| now + timeout),
             begin: begin.flatten(),

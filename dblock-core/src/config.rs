@@ -1,12 +1,11 @@
-//! How [`LockOptions`] and [`ManagerSettings`](crate::ManagerSettings) are written in a configuration file.
+//! How [`LockOptions`] are written in a configuration file.
 
 use std::time::Duration;
 
 use serde::de::{Deserialize, Deserializer, Error as _};
 
+use crate::duration;
 use crate::options::{LockOptions, OnLost};
-use crate::settings::Limit;
-use dblock_core::duration;
 
 /// [`LockOptions`] as they are written.
 #[derive(serde::Deserialize)]
@@ -27,7 +26,7 @@ struct Options {
 }
 
 /// A value that is written is not null: a template that leaves a limit empty must not take it away.
-pub(crate) fn given<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
+pub fn given<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
@@ -43,9 +42,9 @@ enum Loss {
 }
 
 /// A text. A number counts as one, so that the error can say which unit to write behind it.
-#[derive(serde::Deserialize)]
+#[derive(Debug, serde::Deserialize)]
 #[serde(untagged, expecting = "expected a text such as \"30s\"")]
-pub(crate) enum Written {
+pub enum Written {
     Text(String),
     Whole(i64),
     Fraction(f64),
@@ -53,7 +52,7 @@ pub(crate) enum Written {
 
 impl Written {
     /// Reads the value of `field`. An error names it.
-    fn read<T>(self, field: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, String> {
+    pub fn read<T>(self, field: &str, read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, String> {
         let text = match self {
             Self::Text(text) => text,
             Self::Whole(number) => number.to_string(),
@@ -111,17 +110,8 @@ impl TryFrom<Options> for LockOptions {
     }
 }
 
-impl TryFrom<Written> for Limit {
-    type Error = String;
-
-    fn try_from(written: Written) -> Result<Self, String> {
-        let length = written.read("a limit", |text| or("none", text, duration::sum))?;
-        Ok(length.map_or(Self::None, Self::After))
-    }
-}
-
 /// A duration, or `word`, which gives `None`.
-fn or(
+pub fn or(
     word: &str,
     text: &str,
     duration: impl FnOnce(&str) -> Result<Duration, String>,
@@ -140,10 +130,8 @@ fn or(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::builder::LockManagerBuilder;
-    use crate::settings::ManagerSettings;
 
-    fn toml<T: for<'de> Deserialize<'de>>(text: &str) -> Result<T, String> {
+    fn toml(text: &str) -> Result<LockOptions, String> {
         toml::from_str(text).map_err(|error| error.to_string())
     }
 
@@ -169,53 +157,6 @@ mod tests {
         assert_eq!(toml("wait = \"forever\""), Ok(LockOptions::new().wait_forever()));
         let json = serde_json::from_str::<LockOptions>(r#"{"ttl": "10s", "on_lost": "cancel"}"#);
         assert_eq!(json.unwrap(), LockOptions::new().ttl(Duration::from_secs(10)));
-    }
-
-    #[test]
-    fn every_setting_can_be_written() {
-        let text = r#"
-            namespace = "billing"
-            table = "ops.locks"
-            auto_migrate = true
-            hand_over = false
-            trust_any_server = true
-            purge_after = "90d"
-            transaction_idle_limit = "none"
-        "#;
-        let expected = ManagerSettings {
-            namespace: Some("billing".into()),
-            table: Some("ops.locks".into()),
-            auto_migrate: Some(true),
-            hand_over: Some(false),
-            trust_any_server: Some(true),
-            purge_after: Some(Limit::After(Duration::from_hours(90 * 24))),
-            transaction_idle_limit: Some(Limit::None),
-        };
-        assert_eq!(toml(text), Ok(expected.clone()));
-        assert_eq!(
-            toml::<ManagerSettings>("purge_after = \"none\"").unwrap(),
-            ManagerSettings {
-                purge_after: Some(Limit::None),
-                ..ManagerSettings::default()
-            }
-        );
-        let json = serde_json::to_value(toml::from_str::<toml::Table>(text).unwrap()).unwrap();
-        assert_eq!(serde_json::from_value::<ManagerSettings>(json).unwrap(), expected);
-        let builder = || LockManagerBuilder::new(crate::store::MemoryStore::new().into());
-        let by_hand = builder()
-            .namespace("billing")
-            .table("ops.locks")
-            .auto_migrate(true)
-            .hand_over(false)
-            .trust_any_server(true)
-            .purge_after(Duration::from_hours(90 * 24))
-            .transaction_idle_limit(None);
-        assert_eq!(
-            format!("{:?}", builder().settings(expected)),
-            format!("{by_hand:?}")
-        );
-        let untouched = builder().settings(ManagerSettings::default());
-        assert_eq!(format!("{untouched:?}"), format!("{:?}", builder()));
     }
 
     #[test]
@@ -251,7 +192,7 @@ mod tests {
             ),
             ("renew = \"yes\"", "expected a boolean"),
         ] {
-            let error = toml::<LockOptions>(text).unwrap_err();
+            let error = toml(text).unwrap_err();
             assert!(error.contains(hint), "{text}: {error}");
         }
         let twice = serde_json::from_str::<LockOptions>(r#"{"ttl": "5s", "ttl": "6s"}"#);
@@ -267,43 +208,5 @@ mod tests {
         }
         let number = serde_json::from_str::<LockOptions>("30").unwrap_err().to_string();
         assert!(number.contains("expected the options of a lock"), "{number}");
-    }
-
-    #[test]
-    fn a_wrong_setting_is_named_and_its_limits_are_the_builders() {
-        for (text, hint) in [
-            (
-                "namespcae = \"a\"",
-                "unknown field `namespcae`, expected one of `namespace`",
-            ),
-            ("url = \"postgres://\"", "expected one of `namespace`, `table`"),
-            (
-                "purge_after = \"never\"",
-                "expected a duration such as \"5s\", or \"none\"",
-            ),
-        ] {
-            let error = toml::<ManagerSettings>(text).unwrap_err();
-            assert!(error.contains(hint), "{text}: {error}");
-        }
-        for field in [
-            "namespace",
-            "auto_migrate",
-            "purge_after",
-            "transaction_idle_limit",
-        ] {
-            let null = serde_json::from_str::<ManagerSettings>(&format!(r#"{{"{field}": null}}"#));
-            assert!(null.is_err(), "{field}");
-        }
-        for (text, hint) in [
-            ("namespace = \"a:b\"", "':' separates the namespace from the key"),
-            ("table = \"a b\"", "the table name \"a b\" is not allowed"),
-            ("purge_after = \"1h\"", "give it at least a day"),
-            ("transaction_idle_limit = \"0s\"", "at least a millisecond"),
-        ] {
-            let settings = toml::<ManagerSettings>(text).unwrap();
-            let builder = LockManagerBuilder::new(crate::store::MemoryStore::new().into());
-            let error = builder.settings(settings).check().unwrap_err().to_string();
-            assert!(error.contains(hint), "{text}: {error}");
-        }
     }
 }

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use dblock_core::duration;
-
+use crate::duration;
 use crate::error::LockError;
 
 /// How a lock is taken and kept. The defaults are a ttl of 30 seconds, no waiting, renewal on, and a body
 /// that is stopped when its lease is lost.
 ///
 /// ```
+/// # use dblock_core as dblock;
 /// use std::time::Duration;
 /// use dblock::LockOptions;
 ///
@@ -17,19 +17,28 @@ use crate::error::LockError;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
+#[non_exhaustive]
 pub struct LockOptions {
-    pub(crate) ttl: Duration,
-    pub(crate) wait: Wait,
-    pub(crate) renew: bool,
-    pub(crate) on_lost: OnLost,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) hold_min: Option<Duration>,
-    pub(crate) function: Option<&'static str>,
+    #[doc(hidden)]
+    pub ttl: Duration,
+    #[doc(hidden)]
+    pub wait: Wait,
+    #[doc(hidden)]
+    pub renew: bool,
+    #[doc(hidden)]
+    pub on_lost: OnLost,
+    #[doc(hidden)]
+    pub max_hold: Option<Duration>,
+    #[doc(hidden)]
+    pub hold_min: Option<Duration>,
+    #[doc(hidden)]
+    pub function: Option<&'static str>,
 }
 
 /// How long an acquire may take in all.
+#[doc(hidden)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Wait {
+pub enum Wait {
     /// Not at all: a busy lock is an error at once.
     No,
     /// At most this long, store time included.
@@ -45,7 +54,7 @@ pub enum OnLost {
     /// The body's future is dropped and the call returns [`LockError::Lost`].
     #[default]
     Cancel,
-    /// The body goes on, and learns of the loss by [`CurrentLock::lost`](crate::CurrentLock::lost). Somebody
+    /// The body goes on, and learns of the loss by `CurrentLock::lost`. Somebody
     /// else may then hold the lock beside it. The call returns the body's value, and not [`LockError::Lost`].
     Signal,
 }
@@ -133,7 +142,8 @@ impl LockOptions {
     }
 
     /// Refuses options that cannot work, before anything is sent.
-    pub(crate) fn check(&self) -> Result<(), LockError> {
+    #[doc(hidden)]
+    pub fn check(&self) -> Result<(), LockError> {
         let named = [
             ("ttl", Some(self.ttl)),
             (
@@ -185,7 +195,8 @@ impl Default for LockOptions {
 }
 
 /// How much earlier a lease ends for its holder than for the database: max(ttl / 20, 50 ms).
-pub(crate) fn margin(ttl: Duration) -> Duration {
+#[doc(hidden)]
+pub fn margin(ttl: Duration) -> Duration {
     (ttl / 20).max(Duration::from_millis(50))
 }
 
