@@ -19,11 +19,13 @@ struct Args {
     digest: bool,
     /// Go on after the first failure, and show only what failed how often.
     all: bool,
+    /// Only say which schedule fails first, and how.
+    brief: bool,
 }
 
 fn main() -> ExitCode {
     let Some(args) = args() else {
-        eprintln!("usage: simulate [--seeds COUNT] [--seed FIRST] [--digest] [--all]");
+        eprintln!("usage: simulate [--seeds COUNT] [--seed FIRST] [--digest] [--all] [--brief]");
         return ExitCode::FAILURE;
     };
     // A panic of the core is a failure like others.
@@ -46,6 +48,7 @@ fn args() -> Option<Args> {
         first: 1,
         digest: false,
         all: false,
+        brief: false,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -55,6 +58,7 @@ fn args() -> Option<Args> {
             "--seed" => args.first = number()?,
             "--digest" => args.digest = true,
             "--all" => args.all = true,
+            "--brief" => args.brief = true,
             _ => return None,
         }
     }
@@ -69,6 +73,10 @@ fn schedules(args: &Args) -> bool {
     for seed in args.first..args.first + args.seeds {
         match run(seed) {
             Ok(count) => events += u64::from(count),
+            Err(violation) if args.brief => {
+                println!("seed {seed}: {violation}");
+                return false;
+            }
             Err(_) if !args.all => {
                 show(seed);
                 return false;

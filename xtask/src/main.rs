@@ -1,4 +1,4 @@
-//! The project's tasks: `cargo xtask test`, `torture`, `failover`, `simulate`, `bench`, `book` and `servers`.
+//! The project's tasks: `cargo xtask test`, `torture`, `failover`, `simulate`, `flaws`, `bench`, `book` and `servers`.
 //! Unix only.
 //!
 //! A task is one future on this thread. When a signal arrives the future is dropped, and with it the
@@ -12,6 +12,7 @@ mod command;
 mod environment;
 mod etcd;
 mod failover;
+mod flaws;
 mod install;
 mod package;
 mod programs;
@@ -53,6 +54,8 @@ enum Task {
     Failover(failover::Args),
     /// Run the engine's core in simulation: schedules of callers and faults, each of which its seed repeats.
     Simulate(simulate::Args),
+    /// Take one rule after the other out of the engine's core: the simulation or a test must find it.
+    Flaws(flaws::Args),
     /// Measure dblock beside other locks, on throw-away servers.
     Bench(bench::Args),
     /// Check the documents, and make the book of them.
@@ -90,6 +93,10 @@ async fn run(Cli { install, task }: Cli) -> anyhow::Result<ExitCode> {
         },
         Task::Simulate(args) => tokio::select! {
             outcome = simulate::run(&args) => outcome,
+            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
+        },
+        Task::Flaws(args) => tokio::select! {
+            outcome = flaws::run(&args) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Bench(args) => tokio::select! {

@@ -14,6 +14,17 @@ const STOP: Stop = Stop {
     grace: Duration::from_secs(2),
 };
 
+/// Where the simulation is.
+pub(crate) const PROGRAM: [&str; 7] = [
+    "-p",
+    "dblock",
+    "--no-default-features",
+    "--features",
+    "simulation",
+    "--example",
+    "simulate",
+];
+
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
     /// How many schedules.
@@ -31,18 +42,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let mut command = cargo([
-        "run",
-        "--release",
-        "-p",
-        "dblock",
-        "--no-default-features",
-        "--features",
-        "simulation",
-        "--example",
-        "simulate",
-        "--",
-    ]);
+    let mut command = cargo(["run", "--release"]);
+    command.args(PROGRAM).arg("--");
     command.arg("--seeds").arg(args.seeds.to_string());
     command.arg("--seed").arg(args.seed.to_string());
     command.args(args.digest.then_some("--digest"));

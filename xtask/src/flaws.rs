@@ -1,0 +1,322 @@
+//! `cargo xtask flaws`: takes one rule after the other out of a copy of the code, with the patches in
+//! `proof/flaws`, and demands that the simulation or a test of the core finds each.
+//!
+//! A patch begins with what it breaks, in words, and with its judge.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use tokio::process::Command;
+
+use crate::command::{Ended, STOP, cargo, kept, output, top};
+use crate::simulate;
+use crate::steps::target_folder;
+
+/// Where the patches are, from the top of the workspace.
+const PATCHES: &str = "proof/flaws";
+
+/// The tests that judge.
+const TESTS: [&str; 4] = ["-p", "dblock", "--lib", "--all-features"];
+
+/// No judge takes this long unless it hangs.
+const LIMIT: Duration = Duration::from_mins(10);
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// Only these, by the names of their files without `.patch`.
+    flaws: Vec<String>,
+}
+
+struct Flaw {
+    name: String,
+    patch: PathBuf,
+    judge: Judge,
+}
+
+/// What must find a flaw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Judge {
+    /// So many schedules of the simulation, from seed 1 on.
+    Simulation(u64),
+    /// A test of the core.
+    Test(String),
+}
+
+impl fmt::Display for Judge {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Simulation(_) => f.write_str("simulation"),
+            Self::Test(_) => f.write_str("test"),
+        }
+    }
+}
+
+pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let tree = Tree::copy(target_folder().await?).await?;
+    let flaws = chosen(read(&tree.folder.join(PATCHES))?, &args.flaws)?;
+    eprintln!("building the code as it is, which every judge must find good …");
+    for judge in strictest(flaws.iter().map(|flaw| &flaw.judge)) {
+        tree.build(&judge).await?;
+        if let Some(found) = tree.judge(&judge).await? {
+            bail!("the code as it is fails, so that nothing is shown: {found}");
+        }
+    }
+    let mut missed = Vec::new();
+    for flaw in &flaws {
+        let begin = Instant::now();
+        let (what, found) = match tree.find(flaw).await {
+            Ok(Some(found)) => ("found", found),
+            Ok(None) => ("NOT FOUND", String::new()),
+            Err(error) => ("NOT SHOWN", format!("{error:#}")),
+        };
+        if what != "found" {
+            missed.push(&*flaw.name);
+        }
+        let seconds = begin.elapsed().as_secs();
+        println!(
+            "{:<34} {what} by {:<10} {seconds:>4} s  {found}",
+            flaw.name,
+            flaw.judge.to_string()
+        );
+    }
+    ensure!(missed.is_empty(), "not found: {}", missed.join(", "));
+    println!("all {} flaws are found", flaws.len());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// All patches in a folder, by their names.
+fn read(folder: &Path) -> anyhow::Result<Vec<Flaw>> {
+    let mut flaws = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let patch = entry?.path();
+        if patch.extension() != Some(OsStr::new("patch")) {
+            continue;
+        }
+        let text = fs::read_to_string(&patch)?;
+        let judge = judge(&text).with_context(|| patch.display().to_string())?;
+        let name = patch
+            .file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        flaws.push(Flaw { name, patch, judge });
+    }
+    flaws.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(flaws)
+}
+
+/// The judge that the head of a patch names.
+fn judge(patch: &str) -> anyhow::Result<Judge> {
+    let mut head = patch.lines().take_while(|line| !line.starts_with("diff "));
+    let line = head.find_map(|line| line.strip_prefix("judge: "));
+    match line.and_then(|line| line.split_once(' ')) {
+        Some(("simulation", seeds)) => Ok(Judge::Simulation(seeds.parse()?)),
+        Some(("test", name)) => Ok(Judge::Test(name.to_owned())),
+        _ => bail!("its head needs a line `judge: simulation SCHEDULES` or `judge: test NAME`"),
+    }
+}
+
+fn chosen(flaws: Vec<Flaw>, names: &[String]) -> anyhow::Result<Vec<Flaw>> {
+    for name in names {
+        ensure!(
+            flaws.iter().any(|flaw| flaw.name == *name),
+            "{PATCHES} has no {name}.patch"
+        );
+    }
+    let wanted = |flaw: &Flaw| names.is_empty() || names.contains(&flaw.name);
+    Ok(flaws.into_iter().filter(wanted).collect())
+}
+
+/// Judges that show all that these do.
+fn strictest<'a>(judges: impl Iterator<Item = &'a Judge>) -> Vec<Judge> {
+    let mut seeds = 0;
+    let mut strictest = Vec::new();
+    for judge in judges {
+        match judge {
+            Judge::Simulation(count) => seeds = seeds.max(*count),
+            Judge::Test(_) => strictest.push(judge.clone()),
+        }
+    }
+    strictest.extend((seeds > 0).then_some(Judge::Simulation(seeds)));
+    strictest
+}
+
+/// A copy of the working tree, deleted when dropped. What is built from it stays for the next time.
+struct Tree {
+    folder: PathBuf,
+    target: PathBuf,
+}
+
+impl Tree {
+    /// Copies what git has or would add. The same place each time: cargo knows crates by where they are.
+    async fn copy(target: PathBuf) -> anyhow::Result<Self> {
+        let folder = target.join("flaws");
+        if folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        }
+        let tree = Self { folder, target };
+        let mut list = Command::new("git");
+        list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
+        for file in output(list.current_dir(top())).await?.split_terminator('\0') {
+            tree.copy_one(file)?;
+        }
+        Ok(tree)
+    }
+
+    fn copy_one(&self, file: &str) -> anyhow::Result<()> {
+        let (from, to) = (top().join(file), self.folder.join(file));
+        let Ok(kind) = fs::symlink_metadata(&from) else {
+            // Deleted, and git has not been told.
+            return Ok(());
+        };
+        fs::create_dir_all(to.parent().context("it is in a folder")?)?;
+        if kind.is_symlink() {
+            std::os::unix::fs::symlink(fs::read_link(&from)?, to)?;
+        } else {
+            fs::copy(&from, to).with_context(|| from.display().to_string())?;
+        }
+        Ok(())
+    }
+
+    /// What the judge says of the flaw; `None` if it finds nothing.
+    async fn find(&self, flaw: &Flaw) -> anyhow::Result<Option<String>> {
+        self.apply(&flaw.patch, &[]).await?;
+        let found = match self.build(&flaw.judge).await {
+            Ok(()) => self.judge(&flaw.judge).await,
+            Err(error) => Err(error),
+        };
+        self.apply(&flaw.patch, &["--reverse"]).await?;
+        found
+    }
+
+    async fn apply(&self, patch: &Path, how: &[&str]) -> anyhow::Result<()> {
+        let mut git = Command::new("git");
+        git.arg("apply").args(how).arg(patch).current_dir(&self.folder);
+        // In a folder of a repository git would leave out the files outside of that folder.
+        git.env("GIT_CEILING_DIRECTORIES", &self.target);
+        let ended = kept(&mut git, STOP).await?;
+        ensure!(ended.passed, "it does not apply: {}", ended.output);
+        Ok(())
+    }
+
+    async fn build(&self, judge: &Judge) -> anyhow::Result<()> {
+        let mut build = match judge {
+            Judge::Simulation(_) => self.cargo("build", &simulate::PROGRAM),
+            Judge::Test(_) => self.cargo("test", &TESTS),
+        };
+        if let Judge::Test(_) = judge {
+            build.arg("--no-run");
+        }
+        let ended = kept(&mut build, STOP).await?;
+        ensure!(ended.passed, "it does not compile:\n{}", ended.output);
+        Ok(())
+    }
+
+    /// What it finds, if it finds something.
+    async fn judge(&self, judge: &Judge) -> anyhow::Result<Option<String>> {
+        let mut command = match judge {
+            Judge::Simulation(_) => self.cargo("run", &simulate::PROGRAM),
+            Judge::Test(_) => self.cargo("test", &TESTS),
+        };
+        match judge {
+            Judge::Simulation(seeds) => command.args(["--", "--brief", "--seeds"]).arg(seeds.to_string()),
+            Judge::Test(name) => command.arg(name),
+        };
+        let ended = tokio::time::timeout(LIMIT, kept(&mut command, STOP)).await;
+        found(
+            judge,
+            &ended.with_context(|| format!("the judge has no answer after {LIMIT:?}"))??,
+        )
+    }
+
+    fn cargo(&self, verb: &str, what: &[&str]) -> Command {
+        let mut command = cargo([verb, "--quiet", "--release"]);
+        command.args(what).current_dir(&self.folder);
+        // A flaw changes a few functions of one crate.
+        command.env("CARGO_INCREMENTAL", "1");
+        command.env("CARGO_TARGET_DIR", &self.target);
+        command
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        // The next copy deletes what is left.
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// What a judge that has ended says of a flaw.
+fn found(judge: &Judge, ended: &Ended) -> anyhow::Result<Option<String>> {
+    let Ended { passed, output } = ended;
+    let line = match judge {
+        Judge::Simulation(_) => output.lines().find(|line| line.starts_with("seed ")),
+        Judge::Test(name) => {
+            ensure!(
+                !passed || output.contains("test result: ok. 1 passed"),
+                "no test is called {name}"
+            );
+            output.contains("test result: FAILED").then_some(&**name)
+        }
+    };
+    if *passed {
+        return Ok(None);
+    }
+    let line = line.with_context(|| format!("the judge fails otherwise:\n{output}"))?;
+    Ok(Some(line.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_patch_names_its_judge_before_its_changes() {
+        let judged = |line: &str| judge(&format!("Nothing is released.\n{line}\n\ndiff --git a/x b/x\n"));
+        assert_eq!(judged("judge: simulation 2000").unwrap(), Judge::Simulation(2000));
+        assert_eq!(
+            judged("judge: test some_name").unwrap(),
+            Judge::Test("some_name".to_owned())
+        );
+        assert!(judged("judge: somebody").is_err());
+        assert!(judge("A flaw.\n\ndiff --git a/x b/x\njudge: simulation 1\n").is_err());
+    }
+
+    #[test]
+    fn all_patches_name_a_judge() {
+        assert!(!read(&top().join(PATCHES)).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_judge_finds_a_flaw_only_in_its_own_words() {
+        let ended = |passed, output: &str| Ended {
+            passed,
+            output: output.to_owned(),
+        };
+        let simulation = Judge::Simulation(9);
+        let said = "9 schedules\nseed 4: a and b are inside\nexit status: 1\n";
+        let found_it = found(&simulation, &ended(false, said)).unwrap();
+        assert_eq!(found_it.unwrap(), "seed 4: a and b are inside");
+        assert_eq!(found(&simulation, &ended(true, "9 schedules")).unwrap(), None);
+        assert!(found(&simulation, &ended(false, "signal: 9")).is_err());
+        let test = Judge::Test("name".to_owned());
+        let result = |words: &str| format!("test result: {words}; 0 ignored\n");
+        assert_eq!(
+            found(&test, &ended(false, &result("FAILED. 0 passed; 1 failed")))
+                .unwrap()
+                .unwrap(),
+            "name"
+        );
+        assert_eq!(
+            found(&test, &ended(true, &result("ok. 1 passed; 0 failed"))).unwrap(),
+            None
+        );
+        assert!(found(&test, &ended(true, &result("ok. 0 passed; 0 failed"))).is_err());
+        assert!(found(&test, &ended(false, "it does not link")).is_err());
+    }
+}
