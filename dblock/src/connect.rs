@@ -3,7 +3,7 @@
 use crate::builder::LockManagerBuilder;
 use crate::error::LockError;
 use crate::manager::LockManager;
-use crate::source::StoreSource;
+use crate::source::{Source, StoreSource};
 
 /// How a manager is made.
 impl LockManager {
@@ -58,7 +58,7 @@ impl LockManager {
     /// [`MemoryStore`](crate::store::MemoryStore), or a store of your own. From a pool, only the connection
     /// options are used: the manager opens at most four connections of its own, so that a full pool cannot
     /// stop renewals.
-    pub fn builder(source: impl Into<StoreSource>) -> LockManagerBuilder {
-        LockManagerBuilder::new(source.into())
+    pub fn builder<M: ?Sized>(source: impl Source<M>) -> LockManagerBuilder {
+        LockManagerBuilder::new(source.into_source())
     }
 }

@@ -118,7 +118,7 @@ pub use runs::OnCrash;
 #[cfg(feature = "serde")]
 pub use settings::ManagerSettings;
 pub use sharded::ShardedStore;
-pub use source::StoreSource;
+pub use source::{Source, StoreSource};
 #[cfg(feature = "sql")]
 pub use transaction::{LockedTransaction, begin};
 

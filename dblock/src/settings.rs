@@ -166,7 +166,7 @@ mod tests {
         );
         let json = serde_json::to_value(toml::from_str::<toml::Table>(text).unwrap()).unwrap();
         assert_eq!(serde_json::from_value::<ManagerSettings>(json).unwrap(), expected);
-        let builder = || LockManagerBuilder::new(crate::store::MemoryStore::new().into());
+        let builder = || crate::LockManager::builder(crate::store::MemoryStore::new());
         let by_hand = builder()
             .namespace("billing")
             .table("ops.locks")
@@ -215,7 +215,7 @@ mod tests {
             ("transaction_idle_limit = \"0s\"", "at least a millisecond"),
         ] {
             let settings = toml::<ManagerSettings>(text).unwrap();
-            let builder = LockManagerBuilder::new(crate::store::MemoryStore::new().into());
+            let builder = crate::LockManager::builder(crate::store::MemoryStore::new());
             let error = builder.settings(settings).check().unwrap_err().to_string();
             assert!(error.contains(hint), "{text}: {error}");
         }

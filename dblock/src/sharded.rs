@@ -19,7 +19,6 @@ use self::moved::Moved;
 use self::place::{Place, Places};
 use crate::error::LockError;
 use crate::key::Key;
-use crate::source::StoreSource;
 use crate::store::{Outcome, Request, Store, StoreError, StoreFuture};
 
 type Answer = Result<Outcome, StoreError>;
@@ -268,11 +267,5 @@ impl fmt::Debug for ShardedStore {
             .field("shards", &self.shards)
             .field("moving", &self.places.are_moving())
             .finish()
-    }
-}
-
-impl From<ShardedStore> for StoreSource {
-    fn from(store: ShardedStore) -> Self {
-        Self::from(Arc::new(store) as Arc<dyn Store>)
     }
 }

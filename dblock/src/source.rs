@@ -19,8 +19,8 @@ use crate::store::table::TableName;
 /// than a transaction should idle between two statements.
 pub(crate) const IDLE_LIMIT: Duration = Duration::from_mins(1);
 
-/// The place where a manager keeps its locks: made from a `PgPool`, `MySqlPool` or `SqlitePool` of sqlx, a
-/// [`MemoryStore`], or an `Arc<dyn Store>`.
+/// The place where a manager keeps its locks: made from a `PgPool`, `MySqlPool` or `SqlitePool` of sqlx, an
+/// `Arc<dyn Store>`, or, by [`into_source`](Source::into_source), a store.
 pub struct StoreSource {
     kind: Kind,
     /// Whether it was made from a URL: then the file is created, and the tables with it.
@@ -97,7 +97,7 @@ impl StoreSource {
 
     fn memory_url(url: &str) -> Result<Self, LockError> {
         if matches!(url.split_once(':'), Some((_, "" | "//"))) {
-            return Ok(MemoryStore::new().into());
+            return Ok(MemoryStore::new().into_source());
         }
         Err(LockError::invalid(
             "the URL memory: takes no name, because each manager that is built from it has rows of its own; for two \
@@ -313,9 +313,28 @@ impl From<Arc<dyn Store>> for StoreSource {
     }
 }
 
-impl From<MemoryStore> for StoreSource {
-    fn from(store: MemoryStore) -> Self {
-        Kind::Ready(Arc::new(store)).into()
+/// What [`LockManager::builder`](crate::LockManager::builder) takes: a [`Store`] by value, or anything that is
+/// `Into<StoreSource>`, such as a pool. `M` only tells the two apart, and the compiler finds it.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a place that keeps locks",
+    label = "expected a pool or a store",
+    note = "a pool of sqlx needs the database's feature of dblock: `postgres`, `mysql` or `sqlite`",
+    note = "a store of your own implements `dblock::store::Store`; several managers share it as `Arc<dyn Store>`"
+)]
+pub trait Source<M: ?Sized> {
+    /// The same as one type, for a program that chooses between several.
+    fn into_source(self) -> StoreSource;
+}
+
+impl<S: Into<StoreSource>> Source<StoreSource> for S {
+    fn into_source(self) -> StoreSource {
+        self.into()
+    }
+}
+
+impl<S: Store> Source<dyn Store> for S {
+    fn into_source(self) -> StoreSource {
+        Kind::Ready(Arc::new(self)).into()
     }
 }
 

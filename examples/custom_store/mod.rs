@@ -22,17 +22,17 @@
 //!    [`Fixture`](https://docs.rs/dblock-conformance/latest/dblock_conformance/trait.Fixture.html): fresh
 //!    rows for each check.
 //!
-//! Programs use it as any other store: `LockManager::builder(FileStore::new(path))`.
+//! Programs use it as any other store: `LockManager::builder(FileStore::new(path))`. If it is a crate of its own, it
+//! depends on `dblock-core`, which has the contract, and on nothing else of dblock.
 
 mod file;
 mod table;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Duration;
 
 use dblock::store::{Capabilities, Outcome, Purged, Request, Store, StoreError, StoreErrorKind, StoreFuture};
-use dblock::{InspectFilter, Key, LockRow, StoreSource};
+use dblock::{InspectFilter, Key, LockRow};
 
 use self::file::Change;
 use self::table::Table;
@@ -67,12 +67,6 @@ impl FileStore {
                 )
             })
         })
-    }
-}
-
-impl From<FileStore> for StoreSource {
-    fn from(store: FileStore) -> Self {
-        Self::from(Arc::new(store) as Arc<dyn Store>)
     }
 }
 

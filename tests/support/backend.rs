@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dblock::store::{MemoryStore, Store};
-use dblock::{LockManager, LockManagerBuilder, LockRow, StoreSource, open};
+use dblock::{LockManager, LockManagerBuilder, LockRow, Source as _, StoreSource, open};
 use dblock_conformance::Fixture;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
@@ -124,7 +124,7 @@ impl Backend {
             Place::Postgres(pool, _) => pool.into(),
             Place::MySql(pool, _) => pool.into(),
             Place::Sqlite(pool, _) => pool.into(),
-            Place::Memory(store) => store.clone().into(),
+            Place::Memory(store) => store.clone().into_source(),
         }
     }
 

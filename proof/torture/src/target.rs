@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use dblock::StoreSource;
+use dblock::{Source as _, StoreSource};
 use dblock_redis::RedisStore;
 use dblock_servers::{Ensemble, Kind, Purpose, RedisSentinel, Server};
 use dblock_tests::proxy::Proxy;
@@ -165,10 +165,10 @@ impl Target {
 /// locks.
 pub(crate) fn source(url: &str, timeout: Duration) -> anyhow::Result<(StoreSource, Option<Bank>)> {
     if url.starts_with("redis") {
-        return Ok((RedisStore::new(url)?.into(), None));
+        return Ok((RedisStore::new(url)?.into_source(), None));
     }
     if url.starts_with("zookeeper:") {
-        return Ok((ZookeeperStore::new(url)?.into(), None));
+        return Ok((ZookeeperStore::new(url)?.into_source(), None));
     }
     if url.starts_with("http:") {
         return Ok((etcd(url)?, None));
@@ -180,7 +180,7 @@ pub(crate) fn source(url: &str, timeout: Duration) -> anyhow::Result<(StoreSourc
 #[cfg(feature = "etcd")]
 #[allow(clippy::unnecessary_wraps, reason = "without the feature it fails")]
 fn etcd(url: &str) -> anyhow::Result<StoreSource> {
-    Ok(dblock_etcd::EtcdStore::new(url.split(','))?.into())
+    Ok(dblock_etcd::EtcdStore::new(url.split(','))?.into_source())
 }
 
 #[cfg(not(feature = "etcd"))]

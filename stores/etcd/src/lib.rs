@@ -23,7 +23,7 @@ use std::time::Duration;
 use dblock::store::{
     Action, Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
 };
-use dblock::{Finding, InspectFilter, Key, LockError, LockRow, StoreSource};
+use dblock::{Finding, InspectFilter, Key, LockError, LockRow};
 use etcd_client::{Compare, CompareOp};
 use futures_util::future::join3;
 
@@ -131,12 +131,6 @@ impl EtcdStore {
             server::version(&status),
             server::compaction(revision, first_is_there),
         ])
-    }
-}
-
-impl From<EtcdStore> for StoreSource {
-    fn from(store: EtcdStore) -> Self {
-        Self::from(Arc::new(store) as Arc<dyn Store>)
     }
 }
 

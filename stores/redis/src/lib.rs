@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use dblock::store::clock::micros;
 use dblock::store::{Capabilities, Outcome, Request, Store, StoreError, StoreFuture, WakeUp};
-use dblock::{Finding, InspectFilter, Key, LockError, LockRow, StoreSource};
+use dblock::{Finding, InspectFilter, Key, LockError, LockRow};
 use redis::Value;
 use uuid::Uuid;
 
@@ -191,12 +191,6 @@ impl RedisStore {
         call.arg(self.channel())
             .arg(self.row_prefix(shard).len())
             .arg(micros(self.idle));
-    }
-}
-
-impl From<RedisStore> for StoreSource {
-    fn from(store: RedisStore) -> Self {
-        Self::from(Arc::new(store) as Arc<dyn Store>)
     }
 }
 

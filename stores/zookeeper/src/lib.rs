@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dblock::store::{Capabilities, Outcome, Purged, Request, Store, StoreError, StoreFuture, WakeUp};
-use dblock::{Finding, InspectFilter, Key, LockError, LockRow, StoreSource};
+use dblock::{Finding, InspectFilter, Key, LockError, LockRow};
 use uuid::Uuid;
 
 pub use self::fence::Fence;
@@ -74,12 +74,6 @@ impl ZookeeperStore {
     /// Reads only.
     pub async fn fence(&self, key: &str, token: i64) -> Result<Option<Fence>, StoreError> {
         fence::fence(&self.ensemble, key, token).await
-    }
-}
-
-impl From<ZookeeperStore> for StoreSource {
-    fn from(store: ZookeeperStore) -> Self {
-        Self::from(Arc::new(store) as Arc<dyn Store>)
     }
 }
 
