@@ -54,7 +54,8 @@ pub type StoreFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 /// `examples/custom_store` shows how to write a small store of your own, and what to take care of. The crate
 /// `dblock-conformance` has the suite that it must pass.
-/// `LockManager::builder` takes it as an `Arc<dyn Store>`.
+/// `LockManager::builder` takes it as it is, or as an `Arc<dyn Store>` that several managers share. A crate with a
+/// store needs this crate only.
 ///
 /// The engine calls every method on its own runtime. It drops a future of [`apply`](Self::apply) only when a
 /// statement takes far too long; the store must then give up the connection that it used.

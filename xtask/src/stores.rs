@@ -1,4 +1,4 @@
-//! Each store builds alone.
+//! Each store builds alone, and brings nothing of another one.
 
 use anyhow::ensure;
 
@@ -10,6 +10,9 @@ const STORES: [(&str, &str); 3] = [
     ("postgres", "sqlx-postgres"),
     ("sqlite", "sqlx-sqlite"),
 ];
+
+/// The stores that are crates of their own. They need the contract, and nothing of an application's.
+const CRATES: [&str; 3] = ["dblock-etcd", "dblock-redis", "dblock-zookeeper"];
 
 pub(crate) async fn check(way: Way) -> anyhow::Result<()> {
     let sets = STORES
@@ -27,6 +30,17 @@ pub(crate) async fn check(way: Way) -> anyhow::Result<()> {
         );
         way.run(cargo(["clippy"]).args(alone).args(["--", "-D", "warnings"]))
             .await?;
+    }
+    for store in CRATES {
+        let tree = output(cargo(["tree", "-e", "normal", "--prefix", "none"]).args(["-p", store])).await?;
+        let needless = tree
+            .lines()
+            .find(|line| line.starts_with("dblock v") || line.starts_with("sqlx"));
+        ensure!(
+            needless.is_none(),
+            "{store} depends on {}",
+            needless.unwrap_or_default()
+        );
     }
     Ok(())
 }

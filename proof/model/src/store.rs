@@ -7,8 +7,8 @@ mod weaken;
 
 use std::fmt;
 
-use dblock::LockRow;
-use dblock::store::{self, HandedOver, rules};
+use dblock_core::LockRow;
+use dblock_core::store::{self, HandedOver, rules};
 use uuid::Uuid;
 
 use crate::guards::{Guard, Guards};

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::store::clock::micros;
-use dblock::store::{Acquire, NEXT_TTL, Outcome, Request, StoreError, StoreErrorKind};
+use dblock_core::store::clock::micros;
+use dblock_core::store::{Acquire, NEXT_TTL, Outcome, Request, StoreError, StoreErrorKind};
 use etcd_client::{Client, LeaseGrantOptions, PutOptions};
 use futures_util::future::{join, join_all};
 

@@ -1,6 +1,6 @@
 //! The addresses of members, as a program gives them.
 
-use dblock::LockError;
+use dblock_core::LockError;
 
 /// The addresses, each of which can be one. No message repeats it, because it may contain a password.
 pub(crate) fn checked<A: Into<String>>(

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dblock::store::{StoreError, StoreErrorKind};
+use dblock_core::store::{StoreError, StoreErrorKind};
 use etcd_client::{Client, ConnectOptions};
 use tokio::time::timeout;
 

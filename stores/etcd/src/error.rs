@@ -1,6 +1,6 @@
 //! The meaning of etcd's errors.
 
-use dblock::store::{StoreError, StoreErrorKind};
+use dblock_core::store::{StoreError, StoreErrorKind};
 use etcd_client::Error;
 use tonic::Code;
 

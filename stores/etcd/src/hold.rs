@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use dblock::store::{Extend, Outcome, Request, StoreError};
+use dblock_core::store::{Extend, Outcome, Request, StoreError};
 use etcd_client::Client;
 use futures_util::future::{join, join_all};
 

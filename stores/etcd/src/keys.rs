@@ -1,6 +1,6 @@
 //! The names of keys in etcd.
 
-use dblock::Key;
+use dblock_core::Key;
 
 /// A lock has two keys in etcd, so that somebody can be next. Either can be the holder's: that is the one
 /// that was created first.

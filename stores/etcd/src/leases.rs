@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use dblock::store::StoreError;
+use dblock_core::store::StoreError;
 use etcd_client::Client;
 use futures_util::future::join_all;
 use uuid::Uuid;

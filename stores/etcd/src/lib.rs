@@ -1,4 +1,4 @@
-//! Locks of [`dblock`] in etcd.
+//! Locks of [`dblock`](https://docs.rs/dblock) in etcd.
 #![doc = concat!("\n", include_str!("../README.md"))]
 
 mod acquire;
@@ -20,10 +20,10 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{
+use dblock_core::store::{
     Action, Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
 };
-use dblock::{Finding, InspectFilter, Key, LockError, LockRow};
+use dblock_core::{Finding, InspectFilter, Key, LockError, LockRow};
 use etcd_client::{Compare, CompareOp};
 use futures_util::future::join3;
 
@@ -99,8 +99,8 @@ impl EtcdStore {
     }
 
     /// A condition for a transaction of yours in the same cluster: the owner with this `fence_token` still
-    /// has the lock `key`, which is the [full key](dblock::LockGuard::full_key) of the guard. Call
-    /// [`LockGuard::pin`](dblock::LockGuard::pin) first, as the section "A condition for your own
+    /// has the lock `key`, which is the `full_key` of the guard. Call
+    /// `LockGuard::pin` first, as the section "A condition for your own
     /// transaction" above shows. Without it the lock may go to another task in memory, and the condition
     /// cannot tell that task's ownership from yours.
     pub fn holds(&self, key: &str, fence_token: i64) -> Compare {

@@ -2,7 +2,7 @@
 //! has gone to whoever was next. A process knows its own places; for others a release is reported, and they
 //! ask.
 
-use dblock::store::{StoreError, StoreErrorKind, WakeUp};
+use dblock_core::store::{StoreError, StoreErrorKind, WakeUp};
 use etcd_client::{Client, ResponseHeader, WatchFilterType, WatchOptions};
 
 use crate::error;

@@ -1,7 +1,7 @@
 //! Reading and writing rows. All keys of a call in one transaction of etcd.
 
-use dblock::Key;
-use dblock::store::StoreError;
+use dblock_core::Key;
+use dblock_core::store::StoreError;
 use etcd_client::{
     Client, Compare, CompareOp, Error, KeyValue, LeaseGrantOptions, PutOptions, Txn, TxnOp, TxnOpResponse,
     TxnResponse,

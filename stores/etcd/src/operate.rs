@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use dblock::store::{StoreError, StoreErrorKind};
-use dblock::{InspectFilter, Key, LockRow};
+use dblock_core::store::{StoreError, StoreErrorKind};
+use dblock_core::{InspectFilter, Key, LockRow};
 use etcd_client::{Client, GetOptions, KeyValue};
 use futures_util::future::join_all;
 

@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use dblock::Key;
+use dblock_core::Key;
 use uuid::Uuid;
 
 use crate::keys::Slot;

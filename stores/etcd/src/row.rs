@@ -2,9 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use dblock::store::clock::micros;
-use dblock::store::{Acquire, Holder, StoreError, StoreErrorKind, Successor};
-use dblock::{Key, LockRow};
+use dblock_core::store::clock::micros;
+use dblock_core::store::{Acquire, Holder, StoreError, StoreErrorKind, Successor};
+use dblock_core::{Key, LockRow};
 use etcd_client::KeyValue;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -104,7 +104,7 @@ impl Stored {
     }
 
     /// Takes a local hand-over, unless a later one was written.
-    pub(crate) fn hand_over(&mut self, to: &dblock::store::HandedOver) {
+    pub(crate) fn hand_over(&mut self, to: &dblock_core::store::HandedOver) {
         if to.fence_token >= self.fence_token() {
             self.row.owner = to.owner;
             self.row.holder = to.holder.to_string();

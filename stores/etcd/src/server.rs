@@ -1,7 +1,7 @@
 //! The conditions that a member of etcd must meet to keep locks.
 
-use dblock::Finding;
-use dblock::store::{StoreError, StoreErrorKind};
+use dblock_core::Finding;
+use dblock_core::store::{StoreError, StoreErrorKind};
 use etcd_client::{Client, GetOptions, StatusResponse};
 
 use crate::error;

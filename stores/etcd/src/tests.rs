@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use dblock::store::Store;
 use dblock_conformance::Fixture;
+use dblock_core::store::Store;
 use uuid::Uuid;
 
 use super::EtcdStore;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::store::{StoreError, StoreErrorKind};
+use dblock_core::store::{StoreError, StoreErrorKind};
 use redis::aio::MultiplexedConnection;
 use redis::{FromRedisValue as _, RedisError, Value};
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::store::{Holder, Outcome, Request, StoreError, StoreErrorKind, Successor};
-use dblock::{Key, LockRow};
+use dblock_core::store::{Holder, Outcome, Request, StoreError, StoreErrorKind, Successor};
+use dblock_core::{Key, LockRow};
 use redis::Value;
 use uuid::Uuid;
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use dblock::store::{Outcome, Request, StoreError};
+use dblock_core::store::{Outcome, Request, StoreError};
 use futures_util::future::join_all;
 
 use crate::answer;
@@ -11,7 +11,7 @@ use crate::{RedisStore, error, script};
 
 type Answers = Vec<Result<Outcome, StoreError>>;
 
-/// [`Store::apply`](dblock::store::Store::apply).
+/// [`Store::apply`](dblock_core::store::Store::apply).
 pub(crate) async fn apply(store: &RedisStore, requests: &[Request]) -> Answers {
     if requests.is_empty() {
         return Vec::new();

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use dblock::Key;
-use dblock::store::StoreError;
+use dblock_core::Key;
+use dblock_core::store::StoreError;
 use redis::aio::PubSub;
 
 use crate::acknowledge::Acknowledgement;

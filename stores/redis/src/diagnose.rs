@@ -1,7 +1,7 @@
 //! Looks for what could keep locks on this server from working, or make it forget them.
 
-use dblock::Finding;
-use dblock::store::StoreError;
+use dblock_core::Finding;
+use dblock_core::store::StoreError;
 
 use crate::connection::Server;
 use crate::deployment::Deployment;
@@ -82,7 +82,7 @@ fn replicas(info: &Info<'_>) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use dblock::Severity;
+    use dblock_core::Severity;
 
     use super::*;
 

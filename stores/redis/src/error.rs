@@ -1,6 +1,6 @@
 //! The meaning of the `redis` crate's errors.
 
-use dblock::store::{StoreError, StoreErrorKind};
+use dblock_core::store::{StoreError, StoreErrorKind};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 /// An error of opening a connection: nothing was sent, so nothing can have been carried out.

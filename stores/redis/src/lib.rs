@@ -1,4 +1,4 @@
-//! Locks of [`dblock`] in Redis or Valkey.
+//! Locks of [`dblock`](https://docs.rs/dblock) in Redis or Valkey.
 #![doc = concat!("\n", include_str!("../README.md"))]
 
 mod acknowledge;
@@ -25,9 +25,9 @@ mod url;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::clock::micros;
-use dblock::store::{Capabilities, Outcome, Request, Store, StoreError, StoreFuture, WakeUp};
-use dblock::{Finding, InspectFilter, Key, LockError, LockRow};
+use dblock_core::store::clock::micros;
+use dblock_core::store::{Capabilities, Outcome, Request, Store, StoreError, StoreFuture, WakeUp};
+use dblock_core::{Finding, InspectFilter, Key, LockError, LockRow};
 use redis::Value;
 use uuid::Uuid;
 

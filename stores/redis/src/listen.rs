@@ -6,8 +6,8 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::{StoreError, StoreErrorKind, WakeUp};
+use dblock_core::Key;
+use dblock_core::store::{StoreError, StoreErrorKind, WakeUp};
 use futures_util::StreamExt as _;
 use redis::RedisResult;
 use redis::aio::PubSub;

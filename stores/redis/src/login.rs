@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use dblock::store::{StoreError, StoreErrorKind};
+use dblock_core::store::{StoreError, StoreErrorKind};
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisResult};
 use tokio::time::timeout;

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use dblock::store::{StoreError, StoreErrorKind};
-use dblock::{InspectFilter, Key, LockRow};
+use dblock_core::store::{StoreError, StoreErrorKind};
+use dblock_core::{InspectFilter, Key, LockRow};
 use futures_util::future::try_join_all;
 use redis::Value;
 
@@ -17,7 +17,7 @@ use crate::{RedisStore, error};
 /// else meanwhile.
 const STEP: usize = 500;
 
-/// [`Store::inspect`](dblock::store::Store::inspect). A scan walks over all keys of the server's database,
+/// [`Store::inspect`](dblock_core::store::Store::inspect). A scan walks over all keys of the server's database,
 /// whatever their prefix.
 pub(crate) async fn inspect(store: &RedisStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
     let by_key = !filter.is_urgent_first();

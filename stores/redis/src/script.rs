@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::store::clock::micros;
-use dblock::store::{Action, NEXT_TTL, QUEUE_AHEAD, Request, StoreError, StoreErrorKind};
+use dblock_core::store::clock::micros;
+use dblock_core::store::{Action, NEXT_TTL, QUEUE_AHEAD, Request, StoreError, StoreErrorKind};
 use redis::Script;
 
 /// The beginning of every script.

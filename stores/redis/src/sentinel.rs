@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dblock::store::{StoreError, StoreErrorKind};
+use dblock_core::store::{StoreError, StoreErrorKind};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use redis::{Client, RedisResult, Value};

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use dblock::store::{StoreError, StoreErrorKind};
+use dblock_core::store::{StoreError, StoreErrorKind};
 
 /// The oldest version that has `SET … PXAT`.
 const OLDEST: (u32, u32) = (6, 2);

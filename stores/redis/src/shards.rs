@@ -3,8 +3,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dblock::Key;
-use dblock::store::{StoreError, StoreErrorKind};
+use dblock_core::Key;
+use dblock_core::store::{StoreError, StoreErrorKind};
 
 use crate::cluster::Cluster;
 use crate::slots::crc16;

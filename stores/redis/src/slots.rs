@@ -1,6 +1,6 @@
 //! The slots of a Redis Cluster: which one a key has, and which servers have them.
 
-use dblock::store::{StoreError, StoreErrorKind};
+use dblock_core::store::{StoreError, StoreErrorKind};
 use redis::{FromRedisValue as _, Value};
 
 use crate::login::named_by;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use dblock::LockRow;
-use dblock::store::Store;
-use dblock::store::clock::micros;
 use dblock_conformance::Fixture;
+use dblock_core::LockRow;
+use dblock_core::store::Store;
+use dblock_core::store::clock::micros;
 use redis::Script;
 use uuid::Uuid;
 

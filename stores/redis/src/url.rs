@@ -1,6 +1,6 @@
 //! Reads a URL. No message repeats it, because it may contain a password.
 
-use dblock::store::{StoreError, StoreErrorKind};
+use dblock_core::store::{StoreError, StoreErrorKind};
 use redis::Client;
 
 use crate::login::{Login, opened, with_port};

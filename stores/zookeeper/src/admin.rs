@@ -1,7 +1,7 @@
 //! Changes of rows by operators.
 
-use dblock::store::{StoreError, StoreErrorKind};
-use dblock::{Key, LockRow};
+use dblock_core::store::{StoreError, StoreErrorKind};
+use dblock_core::{Key, LockRow};
 
 use crate::rows::{self, Put};
 use crate::session::Ensemble;

@@ -1,7 +1,7 @@
-//! Carries out requests by the rules of [`Store::apply`](dblock::store::Store::apply).
+//! Carries out requests by the rules of [`Store::apply`](dblock_core::store::Store::apply).
 
-use dblock::Key;
-use dblock::store::{Action, Outcome, Request, StoreError, rules};
+use dblock_core::Key;
+use dblock_core::store::{Action, Outcome, Request, StoreError, rules};
 use futures_util::future::join_all;
 use zookeeper_client::Client;
 

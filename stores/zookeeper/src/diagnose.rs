@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use dblock::Finding;
-use dblock::store::StoreError;
+use dblock_core::Finding;
+use dblock_core::store::StoreError;
 
 use crate::error;
 use crate::session::Ensemble;
@@ -91,7 +91,7 @@ fn round_trip(took: Duration) -> Finding {
 
 #[cfg(test)]
 mod tests {
-    use dblock::Severity;
+    use dblock_core::Severity;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! The meaning of the client's errors.
 
-use dblock::store::{StoreError, StoreErrorKind};
+use dblock_core::store::{StoreError, StoreErrorKind};
 use zookeeper_client::Error;
 
 /// An error of opening a session, or of a look: nothing can have been changed.

@@ -1,7 +1,7 @@
 //! The fence check for a transaction of the user's own in the same ZooKeeper.
 
-use dblock::Key;
-use dblock::store::{StoreError, StoreErrorKind};
+use dblock_core::Key;
+use dblock_core::store::{StoreError, StoreErrorKind};
 
 use crate::rows;
 use crate::session::Ensemble;

@@ -13,8 +13,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::clock::until;
+use dblock_core::Key;
+use dblock_core::store::clock::until;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;

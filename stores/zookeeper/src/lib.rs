@@ -1,4 +1,4 @@
-//! Locks of [`dblock`] in Apache ZooKeeper.
+//! Locks of [`dblock`](https://docs.rs/dblock) in Apache ZooKeeper.
 #![doc = concat!("\n", include_str!("../README.md"))]
 
 mod admin;
@@ -20,8 +20,8 @@ mod wake_up;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{Capabilities, Outcome, Purged, Request, Store, StoreError, StoreFuture, WakeUp};
-use dblock::{Finding, InspectFilter, Key, LockError, LockRow};
+use dblock_core::store::{Capabilities, Outcome, Purged, Request, Store, StoreError, StoreFuture, WakeUp};
+use dblock_core::{Finding, InspectFilter, Key, LockError, LockRow};
 use uuid::Uuid;
 
 pub use self::fence::Fence;
@@ -64,7 +64,7 @@ impl ZookeeperStore {
 
     /// The node of a lock's row, and the version that a transaction of yours in the same ZooKeeper must
     /// check. `None` if the row does not have the token any more: then somebody else has got the lock, or it
-    /// is free. `key` is the [full key](dblock::LockGuard::full_key) of the guard and `token` its token, after [`pin`](dblock::LockGuard::pin). The section
+    /// is free. `key` is the `full_key` of the guard and `token` its token, after `pin`. The section
     /// "Checking the token in a transaction of yours" above has an example.
     ///
     /// # Errors

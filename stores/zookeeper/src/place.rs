@@ -9,7 +9,7 @@
 //! The rows are spread over folders, because a list of children is one answer of the server, whose length is
 //! limited.
 
-use dblock::Key;
+use dblock_core::Key;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 /// How many folders the rows are spread over.

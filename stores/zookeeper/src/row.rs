@@ -5,8 +5,8 @@
 //! row carries it out, by the time of that write. All come to the same end: the row is free, or its successor
 //! has it.
 
-use dblock::store::{Action, Outcome, Request, StoreError, StoreErrorKind, Successor, rules};
-use dblock::{Key, LockRow};
+use dblock_core::store::{Action, Outcome, Request, StoreError, StoreErrorKind, Successor, rules};
+use dblock_core::{Key, LockRow};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 

@@ -22,8 +22,8 @@
 //! time of its write, and a row that was read out of date is not written. So it may be a row that was read
 //! long before ([`held`](crate::held)).
 
-use dblock::store::{Outcome, StoreError, StoreErrorKind};
-use dblock::{Key, LockRow};
+use dblock_core::store::{Outcome, StoreError, StoreErrorKind};
+use dblock_core::{Key, LockRow};
 use futures_util::future::join_all;
 use uuid::Uuid;
 use zookeeper_client::{Client, CreateMode, Error, MultiWriteError, MultiWriteResult, OneshotWatcher, Stat};
@@ -144,7 +144,7 @@ pub(crate) fn written_at(stat: &Stat) -> i64 {
 }
 
 /// Ends the lease that holds the row at the time of this write, unless somebody has written the row since it
-/// was read. Answers as [`Store::apply`](dblock::store::Store::apply) does.
+/// was read. Answers as [`Store::apply`](dblock_core::store::Store::apply) does.
 pub(crate) async fn release(
     ensemble: &Ensemble,
     client: &Client,

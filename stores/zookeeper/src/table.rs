@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dblock::store::clock::micros;
-use dblock::store::{Purged, StoreError};
-use dblock::{InspectFilter, Key, LockRow};
+use dblock_core::store::clock::micros;
+use dblock_core::store::{Purged, StoreError};
+use dblock_core::{InspectFilter, Key, LockRow};
 use futures_util::future::join_all;
 use zookeeper_client::{Client, Error};
 
@@ -16,7 +16,7 @@ use crate::{error, place, rows};
 /// How many rows are read at once.
 const STEP: usize = 500;
 
-/// [`Store::inspect`](dblock::store::Store::inspect). It lists the names of all rows, unless one key alone is
+/// [`Store::inspect`](dblock_core::store::Store::inspect). It lists the names of all rows, unless one key alone is
 /// wanted.
 pub(crate) async fn inspect(ensemble: &Ensemble, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
     let client = ensemble.client().await?;
@@ -96,7 +96,7 @@ async fn children(client: &Client, path: &str) -> Result<Vec<String>, StoreError
     }
 }
 
-/// [`Store::purge`](dblock::store::Store::purge). Each step lists the names of all rows.
+/// [`Store::purge`](dblock_core::store::Store::purge). Each step lists the names of all rows.
 pub(crate) async fn purge(
     ensemble: &Ensemble,
     idle: Duration,

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{Acquire, Action, Outcome, Request, Store, StoreErrorKind, Successor};
-use dblock::{Key, LockRow};
 use dblock_conformance::Fixture;
+use dblock_core::store::{Acquire, Action, Outcome, Request, Store, StoreErrorKind, Successor};
+use dblock_core::{Key, LockRow};
 use futures_util::future::join_all;
 use uuid::Uuid;
 

@@ -1,6 +1,6 @@
 //! Reading URLs.
 
-use dblock::LockError;
+use dblock_core::LockError;
 use percent_encoding::percent_decode_str;
 
 /// The node that everything is below, where the URL names none.

@@ -10,8 +10,8 @@ use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dblock::store::{Action, Outcome, Request, StoreError, StoreErrorKind, WakeUp};
-use dblock::{Key, LockRow};
+use dblock_core::store::{Action, Outcome, Request, StoreError, StoreErrorKind, WakeUp};
+use dblock_core::{Key, LockRow};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -22,7 +22,7 @@ use zookeeper_client::{Client, Error, OneshotWatcher, SessionState};
 use crate::session::Ensemble;
 use crate::{error, row, rows};
 
-/// How long a row is watched after the last ask for it, as [`Store::listen`](dblock::store::Store::listen)
+/// How long a row is watched after the last ask for it, as [`Store::listen`](dblock_core::store::Store::listen)
 /// says. A caller that waits asks about once a second.
 const WATCHED: Duration = Duration::from_secs(10);
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::record::{self, RecordChange, RecordEntry, RecordState};
+use dblock_core::Key;
+use dblock_core::store::record::{self, RecordChange, RecordEntry, RecordState};
 
 use super::Attempt;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::store::{self, Successor};
-use dblock::{Key, LockRow};
+use dblock_core::store::{self, Successor};
+use dblock_core::{Key, LockRow};
 use uuid::Uuid;
 
 use super::{LeaseId, Next, Outcome, Process, Row, Time, Token};

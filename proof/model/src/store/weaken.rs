@@ -1,7 +1,7 @@
 //! Takes single rules of the row away, by what goes into dblock's own rules and what comes out.
 
-use dblock::LockRow;
-use dblock::store;
+use dblock_core::LockRow;
+use dblock_core::store;
 use uuid::Uuid;
 
 use super::{Action, Request, Row, Store, Time, Token, micros};

@@ -5,8 +5,8 @@ use std::slice;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::{Action, Outcome, Request, Store as _, StoreError, StoreErrorKind, WakeUp};
+use dblock_core::Key;
+use dblock_core::store::{Action, Outcome, Request, Store as _, StoreError, StoreErrorKind, WakeUp};
 use dblock_tests::proxy::{Proxy, Trick};
 
 use super::Held;
