@@ -12,6 +12,9 @@ pub mod error;
 pub mod key;
 pub mod limits;
 #[cfg(feature = "contract")]
+#[doc(hidden)]
+pub mod machine;
+#[cfg(feature = "contract")]
 pub mod options;
 pub mod printable;
 #[cfg(feature = "contract")]
@@ -20,6 +23,9 @@ pub mod runs;
 #[cfg(feature = "contract")]
 pub mod store;
 pub mod suggest;
+#[cfg(feature = "contract")]
+#[doc(hidden)]
+pub mod sync;
 
 #[cfg(feature = "contract")]
 pub use error::{LockError, LostReason, RunError, TimeoutCause};

@@ -1,6 +1,6 @@
 //! The engine: everything between a manager and its store. It knows no SQL.
 //!
-//! - [`core`] decides, one machine a key, without I/O.
+//! - [`machine`](dblock_core::machine) decides, one machine a key, without I/O.
 //! - [`cells`] keeps the machines.
 //! - [`shared`] calls them, carries out what they want done, and schedules what is to be sent and looked at.
 //! - [`handle`], [`acquire`], [`hold`] and [`lease`] are what the manager and its guards call. Callers step a
@@ -13,7 +13,6 @@
 mod acquire;
 mod cells;
 mod clock;
-pub(crate) mod core;
 mod driver;
 mod handle;
 mod hold;
@@ -28,9 +27,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 
-pub(crate) use self::core::call::{Begin, Call};
-pub(crate) use self::core::env::Time;
-pub(crate) use self::core::out::Unconfirmed;
 pub(crate) use self::driver::purge;
 #[cfg(any(feature = "sql", feature = "run_once"))]
 pub(crate) use self::handle::STORE_TIMEOUT;
@@ -40,6 +36,9 @@ pub(crate) use self::hold::Hold;
 pub(crate) use self::lease::InRun;
 pub(crate) use self::lease::Lease;
 pub(crate) use self::shared::Settings;
+pub(crate) use dblock_core::machine::call::{Begin, Call};
+pub(crate) use dblock_core::machine::env::Time;
+pub(crate) use dblock_core::machine::out::Unconfirmed;
 
 use self::driver::Driver;
 use self::shared::Shared;

@@ -207,9 +207,9 @@ impl Step {
                 example(way, &self.to_string()).await?;
             }
             Self::Loom => {
-                let mut command = cargo(["test", "--profile", "loom", "-p", "dblock", "--lib"]);
-                command.args(["--no-default-features", "loom_tests"]);
-                way.run(command.env("RUSTFLAGS", "--cfg loom")).await?;
+                let mut command = cargo(["test", "--profile", "loom", "-p", "dblock-core", "-p", "dblock"]);
+                command.args(["--lib", "loom_tests"]);
+                way.run(command.env("RUSTFLAGS", "--cfg dblock_loom")).await?;
             }
             Self::Package => package::verify(way).await?,
         }

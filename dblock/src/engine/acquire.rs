@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use dblock_core::machine::call::Call;
+use dblock_core::machine::env::{Env, Time};
 use tokio::sync::oneshot;
 #[cfg(feature = "sql")]
 use uuid::Uuid;
 
 use super::cells::{Acquired, Cell, Machine, ToAcquire};
-use super::core::call::Call;
-use super::core::env::{Env, Time};
 use super::handle::EngineHandle;
 use super::hold::Hold;
 use super::lease::Lease;

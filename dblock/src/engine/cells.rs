@@ -6,12 +6,12 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 
+use dblock_core::machine::dispatch::MAX_BATCH;
+use dblock_core::machine::key;
+use dblock_core::machine::out::{self, Unconfirmed};
+use dblock_core::machine::ownership::Ownership;
 use tokio::sync::oneshot;
 
-use super::core::dispatch::MAX_BATCH;
-use super::core::key;
-use super::core::out::{self, Unconfirmed};
-use super::core::ownership::Ownership;
 use super::resumption::Resuming;
 use super::sync::{AtomicU64, Mutex, MutexGuard, Notify};
 use crate::error::LockError;
@@ -32,7 +32,7 @@ pub(super) type Confirm = key::Confirm<ToConfirm>;
 pub(super) type Reply = out::Reply<ToAcquire, ToConfirm>;
 
 /// Number of maps that the keys are spread over, so that none of the maps is locked for long.
-const SHARDS: usize = if cfg!(all(test, loom)) { 1 } else { 64 };
+const SHARDS: usize = if cfg!(all(test, dblock_loom)) { 1 } else { 64 };
 
 /// One key.
 pub(crate) struct Cell {
@@ -168,8 +168,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-#[cfg(loom)]
-#[cfg(test)]
+#[cfg(all(test, dblock_loom))]
 mod loom_tests {
     use futures_util::FutureExt as _;
     use loom::thread;

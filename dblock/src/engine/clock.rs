@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::core::env::Time;
+use dblock_core::machine::env::Time;
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Clock {

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use dblock_core::machine::env::Time;
 use tokio::sync::{mpsc, oneshot};
 #[cfg(feature = "sql")]
 use uuid::Uuid;
@@ -17,7 +18,6 @@ use uuid::Uuid;
 use self::reads::Reads;
 use self::tasks::Task;
 pub(crate) use self::tasks::{Turn, Turns};
-use super::core::env::Time;
 use super::shared::Shared;
 #[cfg(feature = "sql")]
 use crate::key::Key;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use dblock_core::machine::out::Unconfirmed;
+
 use super::cells::Confirm;
-use super::core::out::Unconfirmed;
 use super::handle::EngineHandle;
 use super::lease::{Lease, confirm};
 use crate::error::{LockError, LostReason};

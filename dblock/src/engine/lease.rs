@@ -7,13 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use dblock_core::machine::env::{Env, Time};
+use dblock_core::machine::out::Unconfirmed;
+use dblock_core::machine::ownership::Ownership;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::cells::{Cell, Confirm, Confirmed, Machine};
-use super::core::env::{Env, Time};
-use super::core::out::Unconfirmed;
-use super::core::ownership::Ownership;
 use super::shared::Shared;
 use crate::error::{LockError, LostReason};
 use crate::key::Key;

@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use dblock_core::machine::out::{Note, Refusal};
+use dblock_core::machine::ownership::Ownership;
+
 use super::cells::Waiter;
 use super::clock::Clock;
-use super::core::out::{Note, Refusal};
-use super::core::ownership::Ownership;
 use crate::error::{LockError, LostReason, TimeoutCause};
 use crate::health::HealthBoard;
 use crate::key::Key;

@@ -12,11 +12,12 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use dblock_core::machine::dispatch::Dispatch;
+use dblock_core::machine::env::{Env, Time};
+
 use self::steps::Out;
 use super::cells::{Cell, Cells, Machine, lock};
 use super::clock::Clock;
-use super::core::dispatch::Dispatch;
-use super::core::env::{Env, Time};
 use super::report::Reporter;
 use super::sync::{AtomicBool, Mutex, MutexGuard, Notify};
 use crate::health::HealthBoard;
@@ -299,6 +300,5 @@ mod tests {
     }
 }
 
-#[cfg(loom)]
-#[cfg(test)]
+#[cfg(all(test, dblock_loom))]
 mod loom_tests;

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dblock_core::machine::key::Confirm;
+use dblock_core::machine::out::Unconfirmed;
+use dblock_core::machine::ownership::Ownership;
+
 use super::caller::{Asked, State};
 use super::process::Reply;
 use super::show;
 use super::world::{What, World, tell};
-use crate::engine::core::key::Confirm;
-use crate::engine::core::out::Unconfirmed;
-use crate::engine::core::ownership::Ownership;
 
 /// Time limit of the store for an operation of the handle.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dblock_core::machine::ownership::Ownership;
+
 use super::caller::{Asked, Caller, State, Transaction};
 use super::plan::MS;
 use super::store::{Lock, WakeUp};
 use super::world::{Phase, What, World, tell};
-use crate::engine::core::ownership::Ownership;
 use crate::error::LostReason;
 
 impl World {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::engine::core::env::Time;
-use crate::engine::core::ownership::Ownership;
+use dblock_core::machine::env::Time;
+use dblock_core::machine::ownership::Ownership;
+
 use crate::runs::Policy;
 use crate::store::record::{Record, RecordEntry, RecordVersion};
 

@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dblock_core::machine::call::Call;
+use dblock_core::machine::env::Env;
+use dblock_core::machine::out::Refusal;
+
 use super::caller::{Asked, Caller, Run, State};
 use super::plan::MS;
 use super::process::Machine;
 use super::show;
 use super::world::{Phase, What, World, tell};
-use crate::engine::core::call::Call;
-use crate::engine::core::env::Env;
-use crate::engine::core::out::Refusal;
 use crate::options::{LockOptions, Wait};
 
 /// Time limit of the store for an operation of the handle.

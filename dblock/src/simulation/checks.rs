@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
+use dblock_core::machine::env::Time;
+use dblock_core::machine::ownership::Ownership;
 use uuid::Uuid;
 
 use super::caller::State;
 use super::plan::MS;
 use super::world::World;
-use crate::engine::core::env::Time;
-use crate::engine::core::ownership::Ownership;
 use crate::error::LostReason;
 use crate::store::{Kind, Request};
 

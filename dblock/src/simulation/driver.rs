@@ -3,14 +3,15 @@
 use std::time::Duration;
 use std::{iter, mem};
 
+use dblock_core::machine::dispatch::time_limit;
+use dblock_core::machine::env::{Env, Time};
+use dblock_core::machine::key::Transmit;
+use dblock_core::machine::out::Note;
+
 use super::plan::{MS, US};
 use super::process::{Cell, Chance, Machine, Reply};
 use super::show;
 use super::world::{Phase, What, World, tell};
-use crate::engine::core::dispatch::time_limit;
-use crate::engine::core::env::{Env, Time};
-use crate::engine::core::key::Transmit;
-use crate::engine::core::out::Note;
 use crate::store::Kind;
 
 impl World {
@@ -183,7 +184,11 @@ impl World {
         let notes: Vec<Note> = iter::from_fn(|| machine.poll_note()).collect();
         let replies: Vec<Reply> = iter::from_fn(|| machine.poll_reply()).collect();
         let (ready, look_at) = (machine.poll_ready(), machine.poll_timeout());
+        let must_look_by = machine.must_look_by();
         let (wants_wake_ups, idle) = (machine.wants_wake_ups(), machine.is_idle());
+        if must_look_by.is_some_and(|by| look_at.is_none_or(|at| at > by)) {
+            self.fail("a caller's time or a renewal passes before anybody looks".to_owned());
+        }
         for reply in replies {
             self.reply(at, key, reply);
         }

@@ -1,12 +1,13 @@
 //! Faults from outside: processes that pause, die or are cut off, listeners that break, clocks that jump; and
 //! operators.
 
+use dblock_core::machine::key::Machine;
+
 use super::caller::State;
 use super::plan::{MS, S};
 use super::show;
 use super::store::{Lock, WakeUp};
 use super::world::{Phase, What, World, tell};
-use crate::engine::core::key::Machine;
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {

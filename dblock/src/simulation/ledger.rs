@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
+use dblock_core::machine::ownership::Ownership;
 use uuid::Uuid;
 
 use super::caller::Transaction;
 use super::store::WakeUp;
-use crate::engine::core::ownership::Ownership;
 use crate::store::record::RecordVersion;
 use crate::store::{Action, Outcome, Request, StoreError};
 

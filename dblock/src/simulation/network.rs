@@ -3,12 +3,13 @@
 
 use std::time::Duration;
 
+use dblock_core::machine::dispatch::MAX_BATCH;
+
 use super::batch::{Batch, Fate};
 use super::plan::{MS, S, US, nanos};
 use super::show;
 use super::store::{Lock, WakeUp};
 use super::world::{Phase, What, World, tell};
-use crate::engine::core::dispatch::MAX_BATCH;
 use crate::store::{Action, Kind, Outcome, Request, StoreError, StoreErrorKind};
 
 /// The order of the statements of a mixed batch.

@@ -1,15 +1,15 @@
 //! A process: the engine's shell around its machines, without threads.
 
+use dblock_core::machine::dispatch::{Dispatch, MAX_BATCH};
+use dblock_core::machine::env::{Random, Time};
+use dblock_core::machine::key;
+use dblock_core::machine::out;
 use uuid::Uuid;
 
 use super::caller::Asked;
 use super::plan::{Plan, S};
 use super::show;
 use super::tape::Tape;
-use crate::engine::core::dispatch::{Dispatch, MAX_BATCH};
-use crate::engine::core::env::{Random, Time};
-use crate::engine::core::key;
-use crate::engine::core::out;
 use crate::key::Key;
 
 /// A monotonic clock: when it started, and how many millionths it is fast.

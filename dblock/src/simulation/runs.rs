@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dblock_core::machine::call::Begin;
 use uuid::Uuid;
 
 use super::batch::{Answer, Ask, Fate};
@@ -13,7 +14,6 @@ use super::plan::{MS, S};
 use super::show;
 use super::store::{Lock, WakeUp};
 use super::world::{What, World, tell};
-use crate::engine::core::call::Begin;
 use crate::runs::{
     Decision, OnCrash, Policy, before, beginning, decide, decide_inside, is_later, taken_back_to, undo,
 };

@@ -1,11 +1,11 @@
 //! Ids and events in readable form.
 
+use dblock_core::machine::call::Call;
+use dblock_core::machine::env::Time;
+use dblock_core::machine::out::Refusal;
 use uuid::Uuid;
 
 use super::store::WakeUp;
-use crate::engine::core::call::Call;
-use crate::engine::core::env::Time;
-use crate::engine::core::out::Refusal;
 use crate::store::{Action, Outcome, Request, StoreError};
 
 /// Operators have no process.

@@ -3,6 +3,8 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use dblock_core::machine::env::Time;
+
 use super::batch::{Ask, Batch};
 use super::caller::Caller;
 use super::ledger::Checks;
@@ -10,7 +12,6 @@ use super::plan::{MS, Plan, S};
 use super::process::Process;
 use super::store::Database;
 use super::tape::Tape;
-use crate::engine::core::env::Time;
 use crate::key::Key;
 
 /// An event.

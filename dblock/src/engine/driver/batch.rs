@@ -4,12 +4,12 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dblock_core::machine::dispatch::{MAX_BATCH, time_limit};
+use dblock_core::machine::key::Transmit;
 use futures_util::FutureExt as _;
 use tokio::time::{Instant, timeout};
 
 use crate::engine::cells::Cell;
-use crate::engine::core::dispatch::{MAX_BATCH, time_limit};
-use crate::engine::core::key::Transmit;
 use crate::store::{Outcome, Request, Store, StoreError, StoreErrorKind};
 
 /// Requests that go together.

@@ -3,6 +3,8 @@
 
 use std::pin::Pin;
 
+use dblock_core::machine::dispatch::MAX_BATCH;
+use dblock_core::machine::key::Transmit;
 use futures_util::FutureExt as _;
 use futures_util::future::{LocalBoxFuture, MaybeDone, maybe_done};
 use loom::thread;
@@ -10,8 +12,6 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::*;
-use crate::engine::core::dispatch::MAX_BATCH;
-use crate::engine::core::key::Transmit;
 use crate::engine::driver::Driver;
 use crate::engine::resumption::Resumption;
 use crate::engine::sync::in_every_order;

@@ -6,15 +6,15 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::{iter, mem};
 
+use dblock_core::machine::env::{Env, Random, Time};
+use dblock_core::machine::key::Transmit;
+use dblock_core::machine::out::Note;
+use dblock_core::machine::ownership::Ownership;
 use futures_util::FutureExt as _;
 use uuid::Uuid;
 
 use super::{Shared, Unscheduled};
 use crate::engine::cells::{Cell, Confirm, Machine, Reply, State, lock};
-use crate::engine::core::env::{Env, Random, Time};
-use crate::engine::core::key::Transmit;
-use crate::engine::core::out::Note;
-use crate::engine::core::ownership::Ownership;
 use crate::engine::resumption::{Resuming, Resumption};
 use crate::key::Key;
 use crate::store::{Kind, Outcome, StoreError, StoreErrorKind};

@@ -8,11 +8,10 @@
 //!
 //! A driver or a simulation carries out what a machine wants done, and gives the results back to it.
 
-pub(crate) mod call;
-pub(crate) mod dispatch;
-pub(crate) mod end;
-pub(crate) mod env;
-#[cfg_attr(not(feature = "simulation"), allow(dead_code, unreachable_pub))]
-pub(crate) mod key;
-pub(crate) mod out;
-pub(crate) mod ownership;
+pub mod call;
+pub mod dispatch;
+mod end;
+pub mod env;
+pub mod key;
+pub mod out;
+pub mod ownership;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::engine::core::env::{Time, on_any_clock};
+use crate::machine::env::{Time, on_any_clock};
 use crate::store::{Outcome, RecordChange, StoreError};
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);

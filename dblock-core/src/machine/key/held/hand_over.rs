@@ -4,11 +4,11 @@ use std::mem;
 use std::sync::Arc;
 
 use super::{ENTERED, Held, ROW_FOLLOWS_WITHIN, State, Term, Times};
-use crate::engine::core::env::Time;
-use crate::engine::core::key::queue::WaitQueue;
-use crate::engine::core::out::{Note, Waiter};
-use crate::engine::core::ownership::Ownership;
 use crate::key::Key;
+use crate::machine::env::Time;
+use crate::machine::key::queue::WaitQueue;
+use crate::machine::out::{Note, Waiter};
+use crate::machine::ownership::Ownership;
 use crate::options::LockOptions;
 
 impl<C> Held<C> {

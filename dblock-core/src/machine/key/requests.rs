@@ -11,8 +11,8 @@ use super::abandoned::Abandoned;
 use super::asking::{Arriving, Asking, LastAnswer, Place, Stand};
 use super::held::{After, Grant, Held, Times};
 use super::queue::WANTED_FOR;
-use crate::engine::core::env::{Env, Time};
-use crate::engine::core::out::{Note, Refusal};
+use crate::machine::env::{Env, Time};
+use crate::machine::out::{Note, Refusal};
 use crate::store::{
     Acquire, Action, Extend, HandedOver, Holder, Kind, Outcome, RecordChange, Request, StoreError,
     StoreErrorKind,
@@ -23,10 +23,10 @@ const ROW_LOCKED_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request that is on its way from here on.
 #[derive(Debug)]
-pub(crate) struct Transmit {
-    pub(crate) request: Request,
+pub struct Transmit {
+    pub request: Request,
     /// Time limit of the store for it, if shorter than usual.
-    pub(crate) time_limit: Option<Duration>,
+    pub time_limit: Option<Duration>,
 }
 
 /// The request on its way.
@@ -92,8 +92,6 @@ impl<A, C> Machine<A, C> {
             self.newly_listed = kind;
         }
         self.look_at = self.next_look(now);
-        #[cfg(any(test, feature = "simulation"))]
-        self.check_looks();
     }
 
     fn next_request(&self, now: Time) -> Option<Next> {
@@ -218,17 +216,13 @@ impl<A, C> Machine<A, C> {
             .min()
     }
 
-    /// Asserts that whatever must happen without another event is listed, or looked at in time.
-    #[cfg(any(test, feature = "simulation"))]
-    fn check_looks(&self) {
-        let by = |at: Time| self.look_at.is_some_and(|look| look <= at);
-        if let Some(deadline) = self.queue.first_deadline() {
-            assert!(by(deadline), "a caller's time is over before anybody looks");
-        }
+    /// When it must be called again at the latest, unless something is sent or arrives before: tests compare
+    /// [`poll_timeout`](Self::poll_timeout) with it.
+    pub fn must_look_by(&self) -> Option<Time> {
         let sends = self.on_its_way.is_some() || self.listed.is_some();
-        if let Some(at) = self.held.as_ref().and_then(Held::must_send_by).filter(|_| !sends) {
-            assert!(by(at), "a renewal is due before anybody looks");
-        }
+        let renewal = self.held.as_ref().and_then(Held::must_send_by);
+        let renewal = renewal.filter(|_| !sends);
+        self.queue.first_deadline().into_iter().chain(renewal).min()
     }
 
     // ── Answers ──────────────────────────────────────────────────────────────────────────────────────
@@ -438,7 +432,7 @@ impl<A, C> Machine<A, C> {
     // The driver counts keys by it, and forgets those that need nothing.
 
     /// A release must still be written to the row, or is on its way.
-    pub(crate) fn has_release_pending(&self) -> bool {
+    pub fn has_release_pending(&self) -> bool {
         // An acquire that no caller waits for any more is released once it is granted.
         let releases = |sent: &OnItsWay| match &sent.what {
             Sent::Abandoned => true,
@@ -453,17 +447,17 @@ impl<A, C> Machine<A, C> {
 
     /// An owner holds the lock, or is about to enter or has just left: a shutdown gives them its grace.
     /// Leases that no caller took, and rows that `hold_min` keeps busy by themselves, need none.
-    pub(crate) fn needs_grace(&self) -> bool {
+    pub fn needs_grace(&self) -> bool {
         self.held.as_ref().is_some_and(|held| !held.lingers_by_itself()) || self.on_its_way.is_some()
     }
 
     /// A lease is held or abandoned, or a request is on its way.
-    pub(crate) fn is_busy(&self) -> bool {
+    pub fn is_busy(&self) -> bool {
         self.held.is_some() || !self.abandoned.is_empty() || self.on_its_way.is_some()
     }
 
     /// Nothing needs to be known about the key.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         !self.is_busy() && self.queue.is_empty() && self.asking.stand.is_none() && self.listed.is_none()
     }
 }

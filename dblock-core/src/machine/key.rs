@@ -24,8 +24,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-pub(crate) use self::held::Confirm;
-pub(crate) use self::requests::Transmit;
+pub use self::held::Confirm;
+pub use self::requests::Transmit;
 
 use self::abandoned::Abandoned;
 use self::asking::Asking;
@@ -43,7 +43,7 @@ use crate::store::{Kind, Outcome, RecordChange, StoreError};
 /// Everything that a process knows about one key. `A` is where the answer to an acquire goes, and `C` where a
 /// confirmation goes.
 #[derive(Debug)]
-pub(crate) struct Machine<A, C> {
+pub struct Machine<A, C> {
     key: Key,
     queue: WaitQueue<A>,
     held: Option<Held<C>>,
@@ -61,7 +61,7 @@ pub(crate) struct Machine<A, C> {
 }
 
 impl<A, C> Machine<A, C> {
-    pub(crate) fn new(key: Key) -> Self {
+    pub fn new(key: Key) -> Self {
         Self {
             key,
             queue: WaitQueue::new(),
@@ -79,8 +79,7 @@ impl<A, C> Machine<A, C> {
     }
 
     /// What takes back the run of `ownership` that has begun, or may have, and whose body has not.
-    #[cfg(feature = "run_once")]
-    pub(crate) fn undo(&self, ownership: &Arc<Ownership>) -> Option<Arc<RecordChange>> {
+    pub fn undo(&self, ownership: &Arc<Ownership>) -> Option<Arc<RecordChange>> {
         let held = self.held.as_ref()?;
         held.undo
             .clone()
@@ -88,25 +87,23 @@ impl<A, C> Machine<A, C> {
     }
 
     /// How many holds `ownership` has: 0 once it has ended.
-    pub(crate) fn holds(&self, ownership: &Arc<Ownership>) -> u32 {
+    pub fn holds(&self, ownership: &Arc<Ownership>) -> u32 {
         self.held.as_ref().map_or(0, |held| held.holds(ownership))
     }
 
     /// The lease that a transaction keeps although its owner has left. The transaction may have ended
     /// unnoticed.
-    #[cfg(feature = "sql")]
-    pub(crate) fn left_in_transaction(&self) -> Option<(Uuid, i64)> {
+    pub fn left_in_transaction(&self) -> Option<(Uuid, i64)> {
         self.held.as_ref().and_then(Held::left_in_transaction)
     }
 
     /// A transaction of this owner's keeps the row locked.
-    #[cfg(any(feature = "sql", feature = "run_once"))]
-    pub(crate) fn is_kept_in_transaction(&self, ownership: &Arc<Ownership>) -> bool {
+    pub fn is_kept_in_transaction(&self, ownership: &Arc<Ownership>) -> bool {
         let held = self.held.as_ref();
         held.is_some_and(|held| held.is_kept_in_transaction() && Arc::ptr_eq(held.current(), ownership))
     }
 
-    pub(crate) fn key(&self) -> &Key {
+    pub fn key(&self) -> &Key {
         &self.key
     }
 
@@ -140,7 +137,7 @@ impl<A, C> Machine<A, C> {
     // ── What callers want ────────────────────────────────────────────────────────────────────────────
 
     /// A caller wants the lock, and its answer at `to`. Returns its number.
-    pub(crate) fn acquire(&mut self, env: &mut Env<'_>, call: Arc<Call>, to: A) -> u64 {
+    pub fn acquire(&mut self, env: &mut Env<'_>, call: Arc<Call>, to: A) -> u64 {
         self.during(env, |machine, env| {
             if call.is_non_blocking() || machine.queue.is_empty() {
                 machine.asking.ask_now();
@@ -151,7 +148,7 @@ impl<A, C> Machine<A, C> {
     }
 
     /// The caller with this number is gone.
-    pub(crate) fn give_up(&mut self, env: &mut Env<'_>, number: u64) {
+    pub fn give_up(&mut self, env: &mut Env<'_>, number: u64) {
         self.during(env, |machine, _| {
             machine.queue.remove(number);
         });
@@ -159,11 +156,7 @@ impl<A, C> Machine<A, C> {
 
     /// A caller wants the lock in the transaction that keeps the row of this lease locked. It is answered at
     /// once.
-    #[cfg_attr(
-        not(feature = "sql"),
-        allow(dead_code, reason = "a transaction needs a database")
-    )]
-    pub(crate) fn enter_in_transaction(&mut self, env: &mut Env<'_>, lease_id: Uuid, call: Arc<Call>, to: A) {
+    pub fn enter_in_transaction(&mut self, env: &mut Env<'_>, lease_id: Uuid, call: Arc<Call>, to: A) {
         self.during(env, |machine, env| {
             let since = env.now;
             machine.enter_again(lease_id, Waiter { call, since, to }, since);
@@ -171,7 +164,7 @@ impl<A, C> Machine<A, C> {
     }
 
     /// A re-entry: one more hold. The reply comes when the store confirms that the lease is still held.
-    pub(crate) fn enter(
+    pub fn enter(
         &mut self,
         env: &mut Env<'_>,
         ownership: &Arc<Ownership>,
@@ -186,7 +179,7 @@ impl<A, C> Machine<A, C> {
 
     /// A hold ends. `in_order`: the body returned. The reply comes when the store has confirmed it. Returns
     /// how long the owner held the lock, if this was its last hold and the lease was not lost before.
-    pub(crate) fn leave(
+    pub fn leave(
         &mut self,
         env: &mut Env<'_>,
         ownership: &Arc<Ownership>,
@@ -203,7 +196,7 @@ impl<A, C> Machine<A, C> {
     }
 
     /// A fence check: no local hand-over from here on. The reply comes when the row names the owner.
-    pub(crate) fn pin(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>, confirm: Option<Confirm<C>>) {
+    pub fn pin(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>, confirm: Option<Confirm<C>>) {
         self.during(env, |machine, _| {
             let pinned = machine.own_lease().and_then(|held| held.pin(ownership));
             machine.confirm(ownership, confirm, pinned.map(|()| Shows::Owner));
@@ -211,7 +204,7 @@ impl<A, C> Machine<A, C> {
     }
 
     /// The owner has another ttl from now on. The reply comes when the lease has been extended by it.
-    pub(crate) fn set_ttl(
+    pub fn set_ttl(
         &mut self,
         env: &mut Env<'_>,
         ownership: &Arc<Ownership>,
@@ -226,13 +219,7 @@ impl<A, C> Machine<A, C> {
 
     /// A run of the owner's begins, by a write of its own: this change takes it back. Refused once the lease
     /// has ended.
-    #[cfg_attr(not(feature = "run_once"), allow(dead_code, reason = "only runs begin"))]
-    pub(crate) fn begin(
-        &mut self,
-        env: &mut Env<'_>,
-        ownership: &Arc<Ownership>,
-        undo: Arc<RecordChange>,
-    ) -> bool {
+    pub fn begin(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>, undo: Arc<RecordChange>) -> bool {
         self.during(env, |machine, _| {
             let held = machine.held.as_mut();
             held.is_some_and(|held| held.begin(ownership, undo))
@@ -240,8 +227,7 @@ impl<A, C> Machine<A, C> {
     }
 
     /// The body of a run begins: that is not taken back any more. Refused once the lease has ended.
-    #[cfg_attr(not(feature = "run_once"), allow(dead_code, reason = "only runs begin"))]
-    pub(crate) fn begun(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> bool {
+    pub fn begun(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> bool {
         self.during(env, |machine, _| {
             let held = machine.held.as_mut();
             held.is_some_and(|held| held.begun(ownership))
@@ -250,11 +236,7 @@ impl<A, C> Machine<A, C> {
 
     /// The last hold of the owner's ends with something that is on its way: no other hold is added from here
     /// on. Refused when there is one.
-    #[cfg_attr(
-        not(any(feature = "sql", feature = "run_once")),
-        allow(dead_code, reason = "only transactions and runs need it")
-    )]
-    pub(crate) fn close(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> bool {
+    pub fn close(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> bool {
         self.during(env, |machine, _| {
             let held = machine.held.as_mut();
             held.is_some_and(|held| held.close(ownership))
@@ -262,22 +244,14 @@ impl<A, C> Machine<A, C> {
     }
 
     /// That has failed.
-    #[cfg_attr(
-        not(feature = "sql"),
-        allow(dead_code, reason = "a transaction needs a database")
-    )]
-    pub(crate) fn reopen(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) {
+    pub fn reopen(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) {
         self.during(env, |machine, _| {
             machine.held.iter_mut().for_each(|held| held.reopen(ownership));
         });
     }
 
     /// A transaction of the owner's has freed the row, and keeps it locked until it ends.
-    #[cfg_attr(
-        not(feature = "sql"),
-        allow(dead_code, reason = "a transaction needs a database")
-    )]
-    pub(crate) fn keep_in_transaction(
+    pub fn keep_in_transaction(
         &mut self,
         env: &mut Env<'_>,
         ownership: &Arc<Ownership>,
@@ -289,17 +263,17 @@ impl<A, C> Machine<A, C> {
     }
 
     /// The manager shuts down: callers that hold no other lock are refused.
-    pub(crate) fn refuse_outermost(&mut self, env: &mut Env<'_>) {
+    pub fn refuse_outermost(&mut self, env: &mut Env<'_>) {
         self.during(env, |machine, _| machine.refuse_all(false));
     }
 
     /// The lease is ended, and all callers are refused.
-    pub(crate) fn stop(&mut self, env: &mut Env<'_>) {
+    pub fn stop(&mut self, env: &mut Env<'_>) {
         self.during(env, |machine, env| machine.end_all(env.now));
     }
 
     /// As [`stop`](Self::stop), and for good: nothing is sent any more, and no answer comes.
-    pub(crate) fn abort(&mut self, env: &mut Env<'_>) {
+    pub fn abort(&mut self, env: &mut Env<'_>) {
         self.during(env, |machine, env| {
             machine.end_all(env.now);
             if let Some(held) = &mut machine.held {
@@ -311,12 +285,12 @@ impl<A, C> Machine<A, C> {
     // ── What arrives ─────────────────────────────────────────────────────────────────────────────────
 
     /// The answer to the request on its way.
-    pub(crate) fn handle_answer(&mut self, env: &mut Env<'_>, answer: Result<Outcome, StoreError>) {
+    pub fn handle_answer(&mut self, env: &mut Env<'_>, answer: Result<Outcome, StoreError>) {
         self.during(env, |machine, env| machine.apply_answer(answer, env));
     }
 
     /// A wake-up said that the key was freed, or a wake-up may have been missed.
-    pub(crate) fn handle_freed(&mut self, env: &mut Env<'_>) {
+    pub fn handle_freed(&mut self, env: &mut Env<'_>) {
         self.during(env, |machine, _| {
             machine.held.iter_mut().for_each(Held::woken);
             machine.asking.woken();
@@ -324,28 +298,24 @@ impl<A, C> Machine<A, C> {
     }
 
     /// A wake-up said that the key was passed on, with this token, to the lease with this id, ours or not.
-    pub(crate) fn handle_passed_on(&mut self, env: &mut Env<'_>, lease_id: Uuid, fence_token: i64) {
+    pub fn handle_passed_on(&mut self, env: &mut Env<'_>, lease_id: Uuid, fence_token: i64) {
         self.during(env, |machine, env| {
             machine.passed_on(lease_id, fence_token, env);
         });
     }
 
     /// No wake-ups arrive any more.
-    pub(crate) fn handle_wake_ups_lost(&mut self, env: &mut Env<'_>) {
+    pub fn handle_wake_ups_lost(&mut self, env: &mut Env<'_>) {
         self.during(env, |machine, env| machine.asking.wake_ups_lost(env));
     }
 
     /// Time has passed.
-    pub(crate) fn handle_timeout(&mut self, env: &mut Env<'_>) {
+    pub fn handle_timeout(&mut self, env: &mut Env<'_>) {
         self.during(env, |_, _| ());
     }
 
     /// A fence check, or a record of a later lease, has shown that the row no longer names the lease.
-    #[cfg_attr(
-        not(any(feature = "sql", feature = "run_once")),
-        allow(dead_code, reason = "only transactions and runs need it")
-    )]
-    pub(crate) fn handle_gone(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) {
+    pub fn handle_gone(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) {
         self.during(env, |machine, env| {
             let reason = if ownership.is_revoked() {
                 LostReason::Revoked
@@ -360,15 +330,7 @@ impl<A, C> Machine<A, C> {
 
     /// The transaction that kept the lease has committed: the key is free. Returns as
     /// [`leave`](Self::leave).
-    #[cfg_attr(
-        not(any(feature = "sql", feature = "run_once")),
-        allow(dead_code, reason = "only transactions and runs need it")
-    )]
-    pub(crate) fn handle_committed(
-        &mut self,
-        env: &mut Env<'_>,
-        ownership: &Arc<Ownership>,
-    ) -> Option<Duration> {
+    pub fn handle_committed(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> Option<Duration> {
         self.during(env, |machine, env| {
             let held_for = machine.own_lease_of(ownership)?.committed(env.now);
             if let Some(held) = machine.end_lease(env.now) {
@@ -382,26 +344,26 @@ impl<A, C> Machine<A, C> {
 
     /// An entry for the log or for metrics. To be asked for before [`poll_reply`](Self::poll_reply), so that a
     /// caller finds its own step in the log.
-    pub(crate) fn poll_note(&mut self) -> Option<Note> {
+    pub fn poll_note(&mut self) -> Option<Note> {
         self.notes.pop_front()
     }
 
-    pub(crate) fn poll_reply(&mut self) -> Option<Reply<A, C>> {
+    pub fn poll_reply(&mut self) -> Option<Reply<A, C>> {
         self.replies.pop_front()
     }
 
     /// The key has a request of this kind, and is not listed for it yet.
-    pub(crate) fn poll_ready(&mut self) -> Option<Kind> {
+    pub fn poll_ready(&mut self) -> Option<Kind> {
         self.newly_listed.take()
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) if nothing else is called first.
-    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+    pub fn poll_timeout(&self) -> Option<Time> {
         self.look_at
     }
 
     /// Callers wait for a key that another process holds, or a transaction of this one.
-    pub(crate) fn wants_wake_ups(&self) -> bool {
+    pub fn wants_wake_ups(&self) -> bool {
         let waits = match &self.held {
             Some(held) => held.left_in_transaction().is_some(),
             None => self.asking.ask_at().is_some(),
@@ -410,7 +372,7 @@ impl<A, C> Machine<A, C> {
     }
 
     /// The request of the key, if it has one of these kinds. From here on it is on its way.
-    pub(crate) fn poll_transmit(&mut self, env: &mut Env<'_>, kinds: &[Kind]) -> Option<Transmit> {
+    pub fn poll_transmit(&mut self, env: &mut Env<'_>, kinds: &[Kind]) -> Option<Transmit> {
         self.during(env, |machine, env| {
             machine.listed = None;
             let request = machine.send(kinds, env)?;

@@ -11,17 +11,17 @@ use crate::store::{Holder, Kind, StoreError};
 
 /// A caller in the wait queue.
 #[derive(Debug)]
-pub(crate) struct Waiter<A> {
-    pub(crate) call: Arc<Call>,
-    pub(crate) since: Time,
+pub struct Waiter<A> {
+    pub call: Arc<Call>,
+    pub since: Time,
     /// Where the answer goes.
-    pub(crate) to: A,
+    pub to: A,
 }
 
 /// The reply to a caller. `A` is where the answer to an acquire goes, and `C` where a confirmation goes: channels,
 /// or numbers in a simulation.
 #[derive(Debug)]
-pub(crate) enum Reply<A, C> {
+pub enum Reply<A, C> {
     /// The caller has the lock.
     Granted(Waiter<A>, Arc<Ownership>),
     Refused(Waiter<A>, Refusal),
@@ -31,7 +31,7 @@ pub(crate) enum Reply<A, C> {
 
 /// The reason why the row does not record what a caller did.
 #[derive(Debug, Clone)]
-pub(crate) enum Unconfirmed {
+pub enum Unconfirmed {
     /// The lease had already ended.
     Lost(LostReason),
     /// The store did not answer in time. The engine goes on trying. With the last error, if there was one.
@@ -40,7 +40,7 @@ pub(crate) enum Unconfirmed {
 
 /// The reason why a caller does not acquire the lock.
 #[derive(Debug, Clone)]
-pub(crate) enum Refusal {
+pub enum Refusal {
     /// Another owner holds it.
     Busy(Option<Holder>),
     /// A transaction has its row locked.
@@ -53,7 +53,7 @@ pub(crate) enum Refusal {
 
 /// An entry for the log or for metrics.
 #[derive(Debug)]
-pub(crate) enum Note {
+pub enum Note {
     TakenOver(Arc<Ownership>, Holder),
     /// The tasks that watch it are to be woken.
     Lost(Arc<Ownership>, LostReason),

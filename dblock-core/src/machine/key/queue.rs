@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use crate::engine::core::env::{Env, Time};
-use crate::engine::core::out::Waiter;
+use crate::machine::env::{Env, Time};
+use crate::machine::out::Waiter;
 use crate::options::LockOptions;
 
 /// Callers in the order in which they came. An operation on one of them costs the logarithm of their number.

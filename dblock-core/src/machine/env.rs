@@ -7,19 +7,20 @@ use std::time::Duration;
 use uuid::Uuid;
 
 /// The inputs of a step beside its call.
-pub(crate) struct Env<'a> {
-    pub(crate) now: Time,
+#[expect(missing_debug_implementations, reason = "randomness has nothing to show")]
+pub struct Env<'a> {
+    pub now: Time,
     /// The store has wake-ups.
-    pub(crate) wake_ups: bool,
+    pub wake_ups: bool,
     /// The engine receives wake-ups at this moment.
-    pub(crate) listening: bool,
+    pub listening: bool,
     /// Local hand-over is switched on.
-    pub(crate) hand_over: bool,
-    pub(crate) random: &'a mut dyn Random,
+    pub hand_over: bool,
+    pub random: &'a mut dyn Random,
 }
 
 /// Randomness as an input.
-pub(crate) trait Random {
+pub trait Random {
     /// A fresh id, never returned before.
     fn lease_id(&mut self) -> Uuid;
 
@@ -37,26 +38,31 @@ impl Env<'_> {
 /// Nanoseconds since an origin that the creator chose. At most [`Time::MAX`], which leaves four bits free
 /// beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Time(u64);
+pub struct Time(u64);
 
 impl Time {
     /// 36 years after the origin.
-    pub(crate) const MAX: Self = Self((1 << 60) - 1);
+    pub const MAX: Self = Self((1 << 60) - 1);
 
-    pub(crate) fn from_nanos(nanos: u64) -> Self {
+    #[inline]
+    pub fn from_nanos(nanos: u64) -> Self {
         Self(nanos.min(Self::MAX.0))
     }
 
-    pub(crate) fn as_nanos(self) -> u64 {
+    #[inline]
+    pub fn as_nanos(self) -> u64 {
         self.0
     }
 
     /// Zero when `earlier` is later.
-    pub(crate) fn since(self, earlier: Self) -> Duration {
+    #[inline]
+    pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    pub(crate) fn before(self, length: Duration) -> Self {
+    #[inline]
+    #[must_use]
+    pub fn before(self, length: Duration) -> Self {
         Self(self.0.saturating_sub(nanos(length)))
     }
 }
@@ -64,6 +70,7 @@ impl Time {
 impl Add<Duration> for Time {
     type Output = Self;
 
+    #[inline]
     fn add(self, length: Duration) -> Self {
         Self::from_nanos(self.0.saturating_add(nanos(length)))
     }
@@ -73,7 +80,7 @@ impl Add<Duration> for Time {
 const CLOCKS_AGREE: u32 = 1000;
 
 /// A length on one clock in which this length surely passes on another.
-pub(crate) fn on_any_clock(length: Duration) -> Duration {
+pub fn on_any_clock(length: Duration) -> Duration {
     length + length / CLOCKS_AGREE
 }
 

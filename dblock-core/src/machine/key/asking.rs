@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::engine::core::env::{Env, Time};
-use crate::engine::core::out::Refusal;
+use crate::machine::env::{Env, Time};
+use crate::machine::out::Refusal;
 use crate::store::{Holder, NEXT_TTL, StoreError};
 
 /// Pause before the next ask for a busy key, where no wake-ups arrive: starts at the first, grows to the

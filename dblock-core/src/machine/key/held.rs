@@ -45,17 +45,17 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-pub(crate) use self::confirmations::Confirm;
+pub use self::confirmations::Confirm;
 use self::confirmations::Confirmations;
 pub(super) use self::confirmations::Shows;
 pub(super) use self::requests::{After, ttl_of};
 use self::term::Term;
 pub(super) use self::term::{Grant, Times};
-use crate::engine::core::env::Time;
-use crate::engine::core::key::asking::LastAnswer;
-use crate::engine::core::out::{Note, Unconfirmed};
-use crate::engine::core::ownership::Ownership;
 use crate::error::LostReason;
+use crate::machine::env::Time;
+use crate::machine::key::asking::LastAnswer;
+use crate::machine::out::{Note, Unconfirmed};
+use crate::machine::ownership::Ownership;
 use crate::store::{Holder, Kind, RecordChange, StoreError};
 
 /// Pause before the next request for a row that was locked, or after a failure. It doubles up to the lease's

@@ -15,9 +15,9 @@ use super::asking::{Arriving, Stand};
 use super::held::{Grant, Held, Times};
 use super::queue::WANTED_FOR;
 use super::requests::Sent;
-use crate::engine::core::env::{Env, Time};
-use crate::engine::core::out::{Note, Refusal, Reply, Waiter};
-use crate::engine::core::ownership::Ownership;
+use crate::machine::env::{Env, Time};
+use crate::machine::out::{Note, Refusal, Reply, Waiter};
+use crate::machine::ownership::Ownership;
 use crate::options::LockOptions;
 use crate::store::{RecordChange, StoreError, StoreErrorKind};
 

@@ -9,35 +9,30 @@ use uuid::Uuid;
 use super::call::Call;
 use super::end::{End, Ends};
 use super::env::Time;
-use crate::engine::sync::AtomicBool;
 use crate::error::LostReason;
 use crate::key::Key;
+use crate::sync::AtomicBool;
 
 /// One owner's share of a lease. After a local hand-over the same lease has a new ownership, with a larger
 /// token.
 #[derive(Debug)]
-pub(crate) struct Ownership {
-    pub(crate) key: Key,
-    #[cfg_attr(
-        not(feature = "sql"),
-        allow(dead_code, reason = "a fence check needs a database")
-    )]
-    pub(crate) lease_id: Uuid,
-    pub(crate) fence_token: i64,
-    pub(crate) call: Arc<Call>,
+pub struct Ownership {
+    pub key: Key,
+    pub lease_id: Uuid,
+    pub fence_token: i64,
+    pub call: Arc<Call>,
     /// When the owner entered; for a grant by the store, when the request was sent.
-    pub(crate) since: Time,
+    pub since: Time,
     /// `max_hold` ends it here, whatever is renewed.
-    pub(crate) max_hold_until: Option<Time>,
+    pub max_hold_until: Option<Time>,
     /// The row stays busy until here, even when the body has ended before.
-    pub(crate) hold_min_until: Option<Time>,
+    pub hold_min_until: Option<Time>,
     /// The grant has made the change of the caller's [`Begin`].
-    pub(crate) begun: bool,
+    pub begun: bool,
     end: End,
     revoked: AtomicBool,
     /// A call of the owner's is in a run of the key. The core only keeps it.
-    #[cfg(feature = "run_once")]
-    pub(crate) in_run: AtomicBool,
+    pub in_run: AtomicBool,
 }
 
 impl Ownership {
@@ -62,7 +57,6 @@ impl Ownership {
             begun: false,
             end: End::at(max_hold_until.map_or(deadline, |end| end.min(deadline))),
             revoked: AtomicBool::new(false),
-            #[cfg(feature = "run_once")]
             in_run: AtomicBool::new(false),
             call,
         }
@@ -70,7 +64,8 @@ impl Ownership {
 
     /// The reason why it has ended, if it has; the first one stays. `true` for the first look after the
     /// deadline: that caller must then tell the others.
-    pub(crate) fn look(&self, now: Time) -> (Option<LostReason>, bool) {
+    #[inline]
+    pub fn look(&self, now: Time) -> (Option<LostReason>, bool) {
         let reason = match self.max_hold_until {
             Some(end) if now >= end => LostReason::MaxHold,
             _ if self.is_revoked() => LostReason::Revoked,
@@ -90,12 +85,13 @@ impl Ownership {
     }
 
     /// Ends it. Returns whether this call ended it.
-    pub(crate) fn end(&self, reason: LostReason, now: Time) -> bool {
+    pub fn end(&self, reason: LostReason, now: Time) -> bool {
         self.end.end(reason, now)
     }
 
     /// When it ends unless it is extended; `None` when it has.
-    pub(crate) fn deadline(&self) -> Option<Time> {
+    #[inline]
+    pub fn deadline(&self) -> Option<Time> {
         match self.end.read() {
             Ends::At(deadline) => Some(deadline),
             Ends::Ended(..) => None,
@@ -111,7 +107,8 @@ impl Ownership {
     }
 
     /// How long the owner has, or had, the lock.
-    pub(crate) fn held_for(&self, now: Time) -> Duration {
+    #[inline]
+    pub fn held_for(&self, now: Time) -> Duration {
         match self.end.read() {
             Ends::At(_) => now.since(self.since),
             Ends::Ended(_, at) => at.since(self.since),
@@ -122,19 +119,19 @@ impl Ownership {
         self.revoked.store(true, Ordering::Release);
     }
 
-    pub(crate) fn is_revoked(&self) -> bool {
+    #[inline]
+    pub fn is_revoked(&self) -> bool {
         self.revoked.load(Ordering::Acquire)
     }
 }
 
-#[cfg(loom)]
-#[cfg(test)]
+#[cfg(all(test, dblock_loom))]
 mod loom_tests {
     use loom::thread;
 
     use super::*;
     use crate::LockOptions;
-    use crate::engine::sync::in_every_order;
+    use crate::sync::in_every_order;
 
     fn at(nanos: u64) -> Time {
         Time::from_nanos(nanos)

@@ -6,9 +6,9 @@ use std::time::Duration;
 use super::{
     FIRST_RETRY, Held, Holds, InRow, LONGEST_RETRY, ROW_FOLLOWS_WITHIN, State, Term, Times, ended_reason,
 };
-use crate::engine::core::env::{Time, on_any_clock};
-use crate::engine::core::out::{Note, Unconfirmed};
 use crate::error::LostReason;
+use crate::machine::env::{Time, on_any_clock};
+use crate::machine::out::{Note, Unconfirmed};
 use crate::options;
 use crate::store::{Action, Extend, HandedOver, Kind, Outcome, StoreError, StoreErrorKind};
 
@@ -71,7 +71,6 @@ impl<C> Held<C> {
     }
 
     /// The latest time for a renewal to be sent.
-    #[cfg(any(test, feature = "simulation"))]
     pub(crate) fn must_send_by(&self) -> Option<Time> {
         let due = self.renew_at().filter(|_| self.is_held())?;
         Some(self.retry_at.map_or(due, |retry_at| retry_at.max(due)))

@@ -10,7 +10,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::*;
-use crate::engine::core::out::Refusal;
+use crate::machine::out::Refusal;
 use crate::options::{LockOptions, Wait};
 use crate::store::{Action, Holder, Outcome, Request, StoreError, StoreErrorKind};
 
@@ -84,6 +84,13 @@ impl Process {
         };
         let answer = does(&mut self.machine, &mut env);
         self.notes = std::iter::from_fn(|| self.machine.poll_note()).collect();
+        if let Some(by) = self.machine.must_look_by() {
+            let looks = self.machine.poll_timeout();
+            assert!(
+                looks.is_some_and(|at| at <= by),
+                "{by:?} passes before anybody looks"
+            );
+        }
         let mut said = Vec::new();
         while let Some(reply) = self.machine.poll_reply() {
             said.push(match reply {

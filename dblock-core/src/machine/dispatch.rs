@@ -18,7 +18,7 @@ use super::env::Time;
 use crate::store::Kind;
 
 /// The most requests in a batch.
-pub(crate) const MAX_BATCH: usize = 1024;
+pub const MAX_BATCH: usize = 1024;
 
 /// Time limit of a batch, connecting included. After it the connection is given up and the outcome is
 /// unknown. Commits of two seconds must succeed, and a renewal that hangs must leave time to be sent again
@@ -27,7 +27,7 @@ const TIMEOUT: Duration = Duration::from_millis(2500);
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// The time limit of a batch that has a request with this limit; `None`: the usual one.
-pub(crate) fn time_limit(limit: Option<Duration>) -> Duration {
+pub fn time_limit(limit: Option<Duration>) -> Duration {
     limit.unwrap_or(TIMEOUT).max(SHORTEST_TIMEOUT)
 }
 
@@ -47,7 +47,7 @@ const APART: [&[Kind]; 3] = [&[Kind::Extend], &[Kind::Release], &[Kind::Acquire]
 
 /// `K` is the type of a key.
 #[derive(Debug)]
-pub(crate) struct Dispatch<K> {
+pub struct Dispatch<K> {
     lanes: Vec<Lane<K>>,
     /// A batch coalesces until then.
     coalesces_until: Option<Time>,
@@ -68,7 +68,7 @@ struct Lane<K> {
 
 impl<K> Dispatch<K> {
     /// `concurrency`: how many calls each of the `parts` of the store takes at once.
-    pub(crate) fn new(parts: usize, concurrency: usize) -> Self {
+    pub fn new(parts: usize, concurrency: usize) -> Self {
         let kinds: &[&[Kind]] = if concurrency >= APART.len() {
             &APART
         } else {
@@ -90,7 +90,7 @@ impl<K> Dispatch<K> {
 
     /// Lists a key of a part with a request of this kind. Its batch may have at most `most_together`
     /// requests.
-    pub(crate) fn ready(&mut self, key: K, part: usize, kind: Kind, most_together: usize) {
+    pub fn ready(&mut self, key: K, part: usize, kind: Kind, most_together: usize) {
         let is_its = |lane: &&mut Lane<K>| lane.part == part && lane.kinds.contains(&kind);
         if let Some(lane) = self.lanes.iter_mut().find(is_its) {
             lane.ready.push_back((key, most_together));
@@ -98,7 +98,7 @@ impl<K> Dispatch<K> {
     }
 
     /// A lane whose next batch can be sent now. `resuming`: some answered callers do not run yet.
-    pub(crate) fn next_lane(&mut self, now: Time, resuming: bool) -> Option<usize> {
+    pub fn next_lane(&mut self, now: Time, resuming: bool) -> Option<usize> {
         self.coalesces_until = None;
         (0..self.lanes.len()).find(|lane| self.may_send(*lane, now, resuming))
     }
@@ -141,12 +141,12 @@ impl<K> Dispatch<K> {
     }
 
     /// When a batch that coalesces may be sent.
-    pub(crate) fn coalesces_until(&self) -> Option<Time> {
+    pub fn coalesces_until(&self) -> Option<Time> {
         self.coalesces_until
     }
 
     /// Takes the keys of a lane's next batch. The batch is on its way until [`answered`](Self::answered).
-    pub(crate) fn take(&mut self, lane: usize, now: Time) -> (Vec<K>, &'static [Kind]) {
+    pub fn take(&mut self, lane: usize, now: Time) -> (Vec<K>, &'static [Kind]) {
         let lane = &mut self.lanes[lane];
         let mut keys = Vec::new();
         let mut most = MAX_BATCH;
@@ -163,7 +163,7 @@ impl<K> Dispatch<K> {
     }
 
     /// The batch of a lane was answered.
-    pub(crate) fn answered(&mut self, lane: usize) {
+    pub fn answered(&mut self, lane: usize) {
         self.lanes[lane].on_its_way = None;
     }
 }

@@ -7,8 +7,8 @@
 use std::sync::atomic::Ordering::{AcqRel, Acquire};
 
 use super::env::Time;
-use crate::engine::sync::AtomicU64;
 use crate::error::LostReason;
+use crate::sync::AtomicU64;
 
 /// Each reason is stored as its number, from 1, in the word's upper four bits. 0 there means: not ended.
 const REASONS: [LostReason; 6] = [
@@ -39,6 +39,7 @@ impl End {
         Self(AtomicU64::new(deadline.as_nanos()))
     }
 
+    #[inline]
     pub(crate) fn read(&self) -> Ends {
         decode(self.0.load(Acquire))
     }
@@ -61,6 +62,7 @@ impl End {
     }
 
     /// Ends the ownership if the deadline has passed. Returns whether this call ended it.
+    #[inline]
     pub(crate) fn end_in_time(&self, reason: LostReason, now: Time) -> bool {
         self.change(|ends| match ends {
             Ends::At(deadline) if now >= deadline => Some(Ends::Ended(reason, deadline)),
@@ -133,8 +135,7 @@ mod tests {
     }
 }
 
-#[cfg(loom)]
-#[cfg(test)]
+#[cfg(all(test, dblock_loom))]
 mod loom_tests {
     use std::sync::Arc;
     use std::sync::atomic::Ordering::Relaxed;
@@ -142,7 +143,7 @@ mod loom_tests {
     use loom::thread;
 
     use super::*;
-    use crate::engine::sync::{AtomicBool, in_every_order};
+    use crate::sync::{AtomicBool, in_every_order};
 
     fn at(nanos: u64) -> Time {
         Time::from_nanos(nanos)

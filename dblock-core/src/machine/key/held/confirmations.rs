@@ -1,14 +1,14 @@
 //! The callers that wait until the store confirms what they did.
 
-use crate::engine::core::env::Time;
-use crate::engine::core::out::Unconfirmed;
+use crate::machine::env::Time;
+use crate::machine::out::Unconfirmed;
 use crate::store::StoreError;
 
 /// A caller that waits until the store confirms what it did.
 #[derive(Debug)]
-pub(crate) struct Confirm<C> {
-    pub(crate) to: C,
-    pub(crate) deadline: Time,
+pub struct Confirm<C> {
+    pub to: C,
+    pub deadline: Time,
 }
 
 /// The row must show this before a caller gets its reply.

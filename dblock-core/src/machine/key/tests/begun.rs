@@ -1,7 +1,7 @@
 //! A run that begins together with the lock, for a caller that may be gone by then.
 
 use super::*;
-use crate::engine::core::call::Begin;
+use crate::machine::call::Begin;
 use crate::store::{RecordChange, RecordEntry, RecordState};
 
 fn entry() -> RecordEntry {

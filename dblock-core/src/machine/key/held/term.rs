@@ -7,11 +7,11 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{ENTERED, FIRST_RETRY, Held, Holds, State, ended_reason};
-use crate::engine::core::call::Call;
-use crate::engine::core::env::Time;
-use crate::engine::core::ownership::Ownership;
 use crate::error::LostReason;
 use crate::key::Key;
+use crate::machine::call::Call;
+use crate::machine::env::Time;
+use crate::machine::ownership::Ownership;
 use crate::options;
 
 /// A lease as the store granted it or passed it on to this process.
