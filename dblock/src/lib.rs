@@ -88,9 +88,6 @@ pub mod optimistic;
 #[cfg(feature = "serde")]
 mod settings;
 mod sharded;
-#[cfg(feature = "simulation")]
-#[doc(hidden)]
-pub mod simulation;
 mod source;
 pub mod store;
 #[cfg(feature = "sql")]

@@ -1,4 +1,4 @@
-//! `cargo xtask simulate`: builds the simulation of the engine's core, and runs it.
+//! `cargo xtask simulate`: builds the simulation, and runs it.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -15,15 +15,7 @@ const STOP: Stop = Stop {
 };
 
 /// Where the simulation is.
-pub(crate) const PROGRAM: [&str; 7] = [
-    "-p",
-    "dblock",
-    "--no-default-features",
-    "--features",
-    "simulation",
-    "--example",
-    "simulate",
-];
+pub(crate) const PROGRAM: [&str; 2] = ["-p", "dblock-simulation"];
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {

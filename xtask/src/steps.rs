@@ -16,7 +16,7 @@ use crate::{api, book, circles, etcd, install, package, stores, torture};
 
 /// The features that are built together: all but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
-pub(crate) const FEATURES: &str = "dblock/macros,dblock/metrics,dblock/mysql,dblock/postgres,dblock/serde,dblock/simulation,dblock/sqlite,\
+pub(crate) const FEATURES: &str = "dblock/macros,dblock/metrics,dblock/mysql,dblock/postgres,dblock/run_once,dblock/serde,dblock/sqlite,\
      dblock-conformance/fence,\
      dblock-diesel-async/mysql,dblock-diesel-async/postgres,\
      dblock-sea-orm/mysql,dblock-sea-orm/postgres,dblock-sea-orm/sqlite";

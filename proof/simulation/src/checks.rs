@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
+use dblock_core::error::LostReason;
 use dblock_core::machine::env::Time;
 use dblock_core::machine::ownership::Ownership;
+use dblock_core::store::{Kind, Request};
 use uuid::Uuid;
 
-use super::caller::State;
-use super::plan::MS;
-use super::world::World;
-use crate::error::LostReason;
-use crate::store::{Kind, Request};
+use crate::caller::State;
+use crate::plan::MS;
+use crate::world::World;
 
 /// With less time left of a lease that was passed on, a caller must not enter without an extension.
 const ENOUGH: u64 = 100 * MS;
@@ -21,7 +21,7 @@ fn lost(own: &Ownership, now: Time) -> bool {
 }
 
 impl World {
-    pub(super) fn is_inside(&self, number: usize) -> bool {
+    pub(crate) fn is_inside(&self, number: usize) -> bool {
         let caller = &self.callers[number];
         let alive = |own: &Ownership| own.deadline().is_some_and(|end| self.local(caller.process) < end);
         caller.state == State::Inside
@@ -46,7 +46,7 @@ impl World {
     }
 
     /// A caller enters.
-    pub(super) fn check_entry(&mut self, process: usize, key: usize, number: usize, own: &Arc<Ownership>) {
+    pub(crate) fn check_entry(&mut self, process: usize, key: usize, number: usize, own: &Arc<Ownership>) {
         if let Some(other) = self.other_inside(key, own) {
             self.fail(format!(
                 "exclusion: callers {other} and {number} are inside {}",
@@ -97,7 +97,7 @@ impl World {
         }
         let left = own
             .deadline()
-            .map_or(0, |end| super::plan::nanos(end.since(self.local(process))));
+            .map_or(0, |end| crate::plan::nanos(end.since(self.local(process))));
         if left < ENOUGH
             && self.plan.faults.clock_back == 0
             && self.checks.passed_on.contains(&lease)
@@ -123,7 +123,7 @@ impl World {
     }
 
     /// A request is about to be sent.
-    pub(super) fn check_request(&mut self, process: usize, key: usize, request: &Request) {
+    pub(crate) fn check_request(&mut self, process: usize, key: usize, request: &Request) {
         if self.processes[process].cells[key].on_its_way {
             self.fail(format!(
                 "two requests of P{process} for {} are on their way",
@@ -147,7 +147,7 @@ impl World {
     }
 
     /// A lease was lost.
-    pub(super) fn check_loss(&mut self, own: &Ownership, reason: LostReason) {
+    pub(crate) fn check_loss(&mut self, own: &Ownership, reason: LostReason) {
         // A renewal may find the row that the outcome of a run has freed.
         let ended = self.live.iter().any(|number| {
             let its = self.callers[*number].ownership.as_deref();
@@ -159,7 +159,7 @@ impl World {
         }
     }
 
-    pub(super) fn check_loss_of_body(&mut self, number: usize) {
+    pub(crate) fn check_loss_of_body(&mut self, number: usize) {
         if let Some(own) = self.callers[number].ownership.clone() {
             self.check_loss(&own, LostReason::Expired);
         }
@@ -168,7 +168,7 @@ impl World {
     // ── hold_min ─────────────────────────────────────────────────────────────────────────────────────
 
     /// A body is about to leave.
-    pub(super) fn check_leave(&mut self, number: usize) {
+    pub(crate) fn check_leave(&mut self, number: usize) {
         if let Some(own) = &self.callers[number].ownership
             && own.hold_min_until.is_some()
         {
@@ -181,7 +181,7 @@ impl World {
     }
 
     /// The end of its hold was confirmed.
-    pub(super) fn check_left(&mut self, number: usize, yes: bool) {
+    pub(crate) fn check_left(&mut self, number: usize, yes: bool) {
         let caller = &self.callers[number];
         let Some(own) = &caller.ownership else { return };
         if let Some(until) = own.hold_min_until
@@ -189,7 +189,7 @@ impl World {
             && caller.stood
         {
             let clock = self.processes[caller.process].clock;
-            let ahead = super::plan::nanos(until.since(clock.at(self.now)));
+            let ahead = crate::plan::nanos(until.since(clock.at(self.now)));
             // Minus the possible difference between clocks.
             let ahead = if self.plan.faults.clock_ahead > 0 {
                 ahead.saturating_sub(150 * MS)
@@ -204,7 +204,7 @@ impl World {
     // ── Fence checks ─────────────────────────────────────────────────────────────────────────────────
 
     /// A fence check has passed.
-    pub(super) fn check_fence(&mut self, key: usize, number: usize, own: &Arc<Ownership>) {
+    pub(crate) fn check_fence(&mut self, key: usize, number: usize, own: &Arc<Ownership>) {
         let token = own.fence_token;
         if token < self.checks.keys[key].newest_checked {
             self.fail(format!(
@@ -220,7 +220,7 @@ impl World {
     }
 
     /// A fence check was refused although the row names the lease.
-    pub(super) fn check_refused_fence(&mut self, number: usize) {
+    pub(crate) fn check_refused_fence(&mut self, number: usize) {
         if self.is_inside(number) {
             self.fail(format!(
                 "a fence check of caller {number} is refused although its lease stands"

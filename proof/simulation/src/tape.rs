@@ -3,7 +3,7 @@
 
 /// A source of choices.
 #[derive(Debug)]
-pub(super) struct Tape {
+pub(crate) struct Tape {
     state: u64,
     /// Choices to repeat; 0 after their end.
     script: Option<std::vec::IntoIter<u32>>,
@@ -12,7 +12,7 @@ pub(super) struct Tape {
 }
 
 impl Tape {
-    pub(super) fn from_seed(seed: u64, record: bool) -> Self {
+    pub(crate) fn from_seed(seed: u64, record: bool) -> Self {
         Self {
             state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5bf0_3635,
             script: None,
@@ -20,19 +20,19 @@ impl Tape {
         }
     }
 
-    pub(super) fn repeat(choices: Vec<u32>) -> Self {
+    pub(crate) fn repeat(choices: Vec<u32>) -> Self {
         Self {
             script: Some(choices.into_iter()),
             ..Self::from_seed(0, true)
         }
     }
 
-    pub(super) fn into_record(self) -> Vec<u32> {
+    pub(crate) fn into_record(self) -> Vec<u32> {
         self.record.unwrap_or_default()
     }
 
     /// From 0 up to, but not including, `count`.
-    pub(super) fn below(&mut self, count: u32) -> u32 {
+    pub(crate) fn below(&mut self, count: u32) -> u32 {
         let choice = match &mut self.script {
             Some(script) => script.next().unwrap_or(0).min(count.saturating_sub(1)),
             None => self.random(count),
@@ -54,12 +54,12 @@ impl Tape {
     }
 
     /// True this many times in a thousand.
-    pub(super) fn chance(&mut self, permille: u32) -> bool {
+    pub(crate) fn chance(&mut self, permille: u32) -> bool {
         permille > 0 && self.below(1000) >= 1000 - permille.min(1000)
     }
 
     /// One of them; the first is the simplest.
-    pub(super) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(u32::try_from(from.len()).unwrap_or(u32::MAX)) as usize]
     }
 }

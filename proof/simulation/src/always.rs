@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
+use dblock_core::store::LockRow;
 use uuid::Uuid;
 
-use super::caller::State;
-use super::plan::{MS, S};
-use super::show;
-use super::store::Lock;
-use super::world::{Phase, World};
-use crate::store::LockRow;
+use crate::caller::State;
+use crate::plan::{MS, S};
+use crate::show;
+use crate::store::Lock;
+use crate::world::{Phase, World};
 
 /// How late an answer may be, because the engine's thread may run late.
 const TICK: u64 = 5 * MS;
 
 impl World {
-    pub(super) fn check(&mut self) {
+    pub(crate) fn check(&mut self) {
         let mut wanted = [false; 2];
         let mut occupied = [false; 2];
         let mut violation = None;
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    pub(super) fn is_excused(&self, row: &LockRow) -> bool {
+    pub(crate) fn is_excused(&self, row: &LockRow) -> bool {
         self.is_lease_excused(row.lease_id)
     }
 

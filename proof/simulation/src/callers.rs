@@ -6,20 +6,20 @@ use std::time::Duration;
 use dblock_core::machine::call::Call;
 use dblock_core::machine::env::Env;
 use dblock_core::machine::out::Refusal;
+use dblock_core::options::{LockOptions, Wait};
 
-use super::caller::{Asked, Caller, Run, State};
-use super::plan::MS;
-use super::process::Machine;
-use super::show;
-use super::world::{Phase, What, World, tell};
-use crate::options::{LockOptions, Wait};
+use crate::caller::{Asked, Caller, Run, State};
+use crate::plan::MS;
+use crate::process::Machine;
+use crate::show;
+use crate::world::{Phase, What, World, tell};
 
 /// Time limit of the store for an operation of the handle.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl World {
     /// A task of a process acquires a lock.
-    pub(super) fn call(&mut self, process: usize, task: u8) {
+    pub(crate) fn call(&mut self, process: usize, task: u8) {
         if self.phase != Phase::Busy {
             return;
         }
@@ -117,7 +117,7 @@ impl World {
     }
 
     /// The future of a caller is dropped.
-    pub(super) fn give_up(&mut self, number: usize) {
+    pub(crate) fn give_up(&mut self, number: usize) {
         if self.callers[number].state == State::Inside && self.is_beginning(number) {
             if self.phase == Phase::Busy && self.tape.chance(300) {
                 return self.begin_again(number);
@@ -140,7 +140,7 @@ impl World {
     }
 
     /// The caller has finished. Its task comes back later.
-    pub(super) fn gone(&mut self, number: usize) {
+    pub(crate) fn gone(&mut self, number: usize) {
         self.forget(number);
         let caller = &self.callers[number];
         let Some(task) = caller.task else { return };
@@ -154,14 +154,14 @@ impl World {
     }
 
     /// The caller has finished, and its task does not come back.
-    pub(super) fn forget(&mut self, number: usize) {
+    pub(crate) fn forget(&mut self, number: usize) {
         self.callers[number].state = State::Gone;
         self.callers[number].due = [None; Asked::ALL.len()];
         self.live.retain(|live| *live != number);
     }
 
     /// A last caller at the end of the schedule: it must acquire the lock.
-    pub(super) fn probe(&mut self, key: usize) {
+    pub(crate) fn probe(&mut self, key: usize) {
         let alive: Vec<usize> = (0..self.processes.len())
             .filter(|at| self.processes[*at].alive)
             .collect();
@@ -171,7 +171,7 @@ impl World {
     }
 
     /// A caller that waits for as long as it takes, and does not come back.
-    pub(super) fn come_once(
+    pub(crate) fn come_once(
         &mut self,
         process: usize,
         key: usize,
@@ -194,7 +194,7 @@ impl World {
         }
     }
 
-    pub(super) fn check_refusal(&mut self, number: usize, refusal: &Refusal) {
+    pub(crate) fn check_refusal(&mut self, number: usize, refusal: &Refusal) {
         if self.plan.healthy && matches!(refusal, Refusal::Store(_) | Refusal::Shutdown) {
             self.fail(format!(
                 "caller {number} is refused by a healthy store: {refusal:?}"

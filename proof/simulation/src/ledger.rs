@@ -3,48 +3,48 @@
 use std::sync::Arc;
 
 use dblock_core::machine::ownership::Ownership;
+use dblock_core::store::record::RecordVersion;
+use dblock_core::store::{Action, Outcome, Request, StoreError};
 use uuid::Uuid;
 
-use super::caller::Transaction;
-use super::store::WakeUp;
-use crate::store::record::RecordVersion;
-use crate::store::{Action, Outcome, Request, StoreError};
+use crate::caller::Transaction;
+use crate::store::WakeUp;
 
 /// The state of the checks.
 #[derive(Debug)]
-pub(super) struct Checks {
-    pub(super) violation: Option<String>,
-    pub(super) holder: Arc<str>,
+pub(crate) struct Checks {
+    pub(crate) violation: Option<String>,
+    pub(crate) holder: Arc<str>,
     /// All wake-ups that were sent after commits.
-    pub(super) wake_ups: Vec<WakeUp>,
-    pub(super) transactions: Vec<Transaction>,
+    pub(crate) wake_ups: Vec<WakeUp>,
+    pub(crate) transactions: Vec<Transaction>,
     /// Leases that an operator has force-released or revoked.
-    pub(super) forced: Vec<Uuid>,
-    pub(super) revoked: Vec<Uuid>,
+    pub(crate) forced: Vec<Uuid>,
+    pub(crate) revoked: Vec<Uuid>,
     /// Leases that may keep a key busy although no caller holds it, and until when.
-    pub(super) excused: Vec<(Uuid, u64)>,
+    pub(crate) excused: Vec<(Uuid, u64)>,
     /// Leases that were passed on, and neither extended nor granted anew since.
-    pub(super) passed_on: Vec<Uuid>,
-    pub(super) probes_left: usize,
-    pub(super) keys: Vec<KeyChecks>,
+    pub(crate) passed_on: Vec<Uuid>,
+    pub(crate) probes_left: usize,
+    pub(crate) keys: Vec<KeyChecks>,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct KeyChecks {
-    pub(super) tokens: Vec<i64>,
-    pub(super) newest_token: i64,
+pub(crate) struct KeyChecks {
+    pub(crate) tokens: Vec<i64>,
+    pub(crate) newest_token: i64,
     /// The owner that entered last.
-    pub(super) last: Option<Arc<Ownership>>,
-    pub(super) newest_checked: i64,
-    pub(super) runs: RunChecks,
+    pub(crate) last: Option<Arc<Ownership>>,
+    pub(crate) newest_checked: i64,
+    pub(crate) runs: RunChecks,
     /// `hold_min` keeps others than this lease out until then.
-    pub(super) closed: Option<(u64, Uuid)>,
+    pub(crate) closed: Option<(u64, Uuid)>,
     /// Since when a caller waits for the key while nobody holds it.
-    pub(super) blocked_since: Option<u64>,
+    pub(crate) blocked_since: Option<u64>,
 }
 
 impl Checks {
-    pub(super) fn new(keys: usize) -> Self {
+    pub(crate) fn new(keys: usize) -> Self {
         Self {
             violation: None,
             holder: "".into(),
@@ -61,7 +61,7 @@ impl Checks {
 
     /// The store has executed a request. `late`: the sender may have given up, and may not have undone it
     /// before this time.
-    pub(super) fn executed(
+    pub(crate) fn executed(
         &mut self,
         request: &Request,
         answer: &Result<Outcome, StoreError>,
@@ -82,35 +82,35 @@ impl Checks {
     }
 
     /// The row was passed on to this lease.
-    pub(super) fn passed_on(&mut self, lease: Uuid) {
+    pub(crate) fn passed_on(&mut self, lease: Uuid) {
         self.passed_on.push(lease);
     }
 }
 
 /// What must hold about the runs of a key.
 #[derive(Debug, Default)]
-pub(super) struct RunChecks {
+pub(crate) struct RunChecks {
     /// The bodies that have begun, and their callers.
-    pub(super) entered: Vec<(RecordVersion, usize)>,
+    pub(crate) entered: Vec<(RecordVersion, usize)>,
     /// The attempts whose bodies have begun since the last success.
-    pub(super) attempts: Vec<u32>,
+    pub(crate) attempts: Vec<u32>,
     /// The fence token of the last success. A body of an older run may still begin, where a jump of the clock
     /// took its lease; its attempts are not those of the next run.
-    pub(super) success: i64,
+    pub(crate) success: i64,
     /// Until when the last success is remembered.
-    pub(super) succeeded: Option<i64>,
+    pub(crate) succeeded: Option<i64>,
     /// The leases of tokens.
-    pub(super) leases: Vec<(i64, Uuid)>,
+    pub(crate) leases: Vec<(i64, Uuid)>,
     /// The leases that a release has ended.
-    pub(super) released: Vec<Uuid>,
+    pub(crate) released: Vec<Uuid>,
     /// Attempts whose bodies never began, and that could not be taken back in time.
-    pub(super) ghosts: Vec<u32>,
+    pub(crate) ghosts: Vec<u32>,
     /// Callers whose child is inside.
-    pub(super) children: Vec<usize>,
+    pub(crate) children: Vec<usize>,
 }
 
 impl RunChecks {
-    pub(super) fn granted(&mut self, token: i64, lease: Uuid) {
+    pub(crate) fn granted(&mut self, token: i64, lease: Uuid) {
         self.leases.push((token, lease));
     }
 }

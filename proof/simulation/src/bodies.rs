@@ -4,24 +4,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dblock_core::error::LostReason;
 use dblock_core::machine::ownership::Ownership;
 
-use super::caller::{Asked, Caller, State, Transaction};
-use super::plan::MS;
-use super::store::{Lock, WakeUp};
-use super::world::{Phase, What, World, tell};
-use crate::error::LostReason;
+use crate::caller::{Asked, Caller, State, Transaction};
+use crate::plan::MS;
+use crate::store::{Lock, WakeUp};
+use crate::world::{Phase, What, World, tell};
 
 impl World {
     /// How long one step of a body takes.
-    pub(super) fn section(&mut self) -> u64 {
+    pub(crate) fn section(&mut self) -> u64 {
         const LENGTHS: [u64; 8] = [1, 0, 10, 40, 300, 2000, 6000, 20_000];
         let lengths = &LENGTHS[..self.plan.longest_section];
         self.tape.pick(lengths) * MS
     }
 
     /// A body goes on.
-    pub(super) fn body(&mut self, number: usize) {
+    pub(crate) fn body(&mut self, number: usize) {
         let caller = &self.callers[number];
         if caller.state != State::Inside || !self.is_in_body(number) {
             return;
@@ -145,7 +145,7 @@ impl World {
     }
 
     /// A nested call was not confirmed: its hold is dropped.
-    pub(super) fn drop_nested(&mut self, number: usize) {
+    pub(crate) fn drop_nested(&mut self, number: usize) {
         let caller = &mut self.callers[number];
         let (process, key) = (caller.process, caller.key);
         if caller.state == State::Inside && std::mem::take(&mut caller.entering) && caller.holds > 1 {
@@ -158,7 +158,7 @@ impl World {
     }
 
     /// The body was stopped, or its future was dropped.
-    pub(super) fn drop_body(&mut self, number: usize) {
+    pub(crate) fn drop_body(&mut self, number: usize) {
         let caller = &mut self.callers[number];
         let (process, key, holds) = (caller.process, caller.key, caller.holds);
         let Some(ownership) = caller.ownership.clone() else {
@@ -177,7 +177,7 @@ impl World {
     }
 
     /// Tells the bodies of this ownership that it has ended or was revoked.
-    pub(super) fn tell_body(&mut self, process: usize, key: usize, ownership: &Arc<Ownership>) {
+    pub(crate) fn tell_body(&mut self, process: usize, key: usize, ownership: &Arc<Ownership>) {
         let told = self.live.iter().copied().find(|number| {
             let caller = &self.callers[*number];
             let its = caller
@@ -199,7 +199,7 @@ impl World {
     // ── Fence checks ─────────────────────────────────────────────────────────────────────────────────
 
     /// The check reaches the row. It waits for the row's lock.
-    pub(super) fn verify(&mut self, number: usize) {
+    pub(crate) fn verify(&mut self, number: usize) {
         let caller = &self.callers[number];
         if caller.state == State::Gone || !self.processes[caller.process].alive {
             return;
@@ -256,7 +256,7 @@ impl World {
     }
 
     /// A transaction ends, unless another call of its process enters in it first.
-    pub(super) fn end_transaction(&mut self, key: usize, number: u32) {
+    pub(crate) fn end_transaction(&mut self, key: usize, number: u32) {
         let mut open = self.checks.transactions.iter();
         let Some(at) = open.position(|open| open.number == number) else {
             return;
@@ -304,7 +304,7 @@ impl World {
     }
 
     /// The process hears that the transaction has committed.
-    pub(super) fn committed(&mut self, caller: usize) {
+    pub(crate) fn committed(&mut self, caller: usize) {
         let Caller { process, key, .. } = self.callers[caller];
         if let Some(ownership) = self.callers[caller].ownership.clone()
             && self.processes[process].alive

@@ -1,11 +1,44 @@
-//! `cargo xtask simulate`: runs schedules of the simulation, and shows those that fail.
+//! `cargo xtask simulate`: the machine of dblock-core, with a world around it: several processes, a store made
+//! of its rules, a network, clocks and faults, all driven by a tape of choices. A schedule takes well under a
+//! millisecond, and its seed repeats it.
+//!
+//! The machine is the one that ships. The rest is replaced: the engine's shell by `process` and `driver`,
+//! the database by `store`, the network by `network`, and the application by `callers`, `bodies` and `runs`.
+//! `checks` and `always` say what must hold.
+//!
+//! What there is (`process`, `store`, `batch`, `caller`, `ledger`) knows no `world`. What happens is the world's.
+
+mod always;
+mod answers;
+mod batch;
+mod bodies;
+mod caller;
+mod callers;
+mod checks;
+mod driver;
+mod faults;
+mod ledger;
+mod network;
+mod plan;
+mod process;
+mod runs;
+mod schedule;
+mod show;
+mod shrink;
+mod store;
+mod tape;
+mod world;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use dblock::simulation::{events, explain, kind, run, shrink};
+use schedule::{events, explain, run};
+use shrink::{kind, shrink};
 
 /// How often it says how far it is.
 const PROGRESS: Duration = Duration::from_secs(2);

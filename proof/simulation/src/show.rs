@@ -3,34 +3,34 @@
 use dblock_core::machine::call::Call;
 use dblock_core::machine::env::Time;
 use dblock_core::machine::out::Refusal;
+use dblock_core::store::{Action, Outcome, Request, StoreError};
 use uuid::Uuid;
 
-use super::store::WakeUp;
-use crate::store::{Action, Outcome, Request, StoreError};
+use crate::store::WakeUp;
 
 /// Operators have no process.
 const OPERATOR: usize = 0xff;
 
-pub(super) fn lease_id(process: usize, incarnation: u32, number: u64) -> Uuid {
+pub(crate) fn lease_id(process: usize, incarnation: u32, number: u64) -> Uuid {
     Uuid::from_u128((process as u128) << 96 | u128::from(incarnation) << 64 | u128::from(number))
 }
 
-pub(super) fn operators_id(number: u64) -> Uuid {
+pub(crate) fn operators_id(number: u64) -> Uuid {
     lease_id(OPERATOR, 0, number)
 }
 
-pub(super) fn owner_id(caller: usize) -> Uuid {
+pub(crate) fn owner_id(caller: usize) -> Uuid {
     Uuid::from_u128(1 << 127 | caller as u128)
 }
 
 /// The process that made a lease id, and its incarnation.
 #[allow(clippy::cast_possible_truncation, reason = "so it was put together")]
-pub(super) fn whose(lease: Uuid) -> (usize, u32) {
+pub(crate) fn whose(lease: Uuid) -> (usize, u32) {
     let id = lease.as_u128();
     ((id >> 96) as usize, (id >> 64) as u32)
 }
 
-pub(super) fn lease(lease: Uuid) -> String {
+pub(crate) fn lease(lease: Uuid) -> String {
     let (process, _) = whose(lease);
     let number = lease.as_u128() & u128::from(u64::MAX);
     if process == OPERATOR {
@@ -40,7 +40,7 @@ pub(super) fn lease(lease: Uuid) -> String {
     }
 }
 
-pub(super) fn request(request: &Request) -> String {
+pub(crate) fn request(request: &Request) -> String {
     let lease = lease(request.lease_id);
     match &request.action {
         Action::Acquire(ask) => {
@@ -62,7 +62,7 @@ pub(super) fn request(request: &Request) -> String {
     }
 }
 
-pub(super) fn answer(answer: &Result<Outcome, StoreError>) -> String {
+pub(crate) fn answer(answer: &Result<Outcome, StoreError>) -> String {
     match answer {
         Ok(Outcome::Granted {
             fence_token,
@@ -86,14 +86,14 @@ pub(super) fn answer(answer: &Result<Outcome, StoreError>) -> String {
     }
 }
 
-pub(super) fn wake_up(wake_up: &WakeUp) -> String {
+pub(crate) fn wake_up(wake_up: &WakeUp) -> String {
     match wake_up.passed_on {
         Some((id, token)) => format!("that it was passed on to {} with token {token}", lease(id)),
         None => "that it was released".to_owned(),
     }
 }
 
-pub(super) fn call(call: &Call, now: Time) -> String {
+pub(crate) fn call(call: &Call, now: Time) -> String {
     let (wait, options) = (call.deadline.map(|deadline| deadline.since(now)), &call.options);
     let mut text = format!("for {wait:?}, ttl {:?}", options.ttl);
     for (set, name) in [
@@ -110,7 +110,7 @@ pub(super) fn call(call: &Call, now: Time) -> String {
     text
 }
 
-pub(super) fn refusal(refusal: &Refusal) -> String {
+pub(crate) fn refusal(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Busy(_) => "busy".to_owned(),
         Refusal::RowLocked => "row locked".to_owned(),

@@ -1,7 +1,9 @@
 //! A part of what `cargo xtask simulate` runs. Failures that it found are kept as tests of the core, because
 //! a tape is no longer valid once the code draws its choices differently.
 
-use super::*;
+use crate::schedule::{events, explain, run, run_tape};
+use crate::shrink;
+use crate::tape::Tape;
 
 /// Runs seeds on two threads.
 fn run_all(first: u64, count: u64) {
@@ -35,7 +37,7 @@ fn traced(tape: Tape) -> (Vec<u32>, Vec<String>) {
 #[test]
 fn a_seed_and_its_tape_tell_the_same() {
     let (tape, events) = traced(Tape::from_seed(7, true));
-    assert_eq!(events, self::events(7));
+    assert_eq!(events, crate::schedule::events(7));
     assert_eq!(traced(Tape::repeat(tape)).1, events);
 }
 

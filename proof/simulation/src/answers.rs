@@ -7,16 +7,16 @@ use dblock_core::machine::key::Confirm;
 use dblock_core::machine::out::Unconfirmed;
 use dblock_core::machine::ownership::Ownership;
 
-use super::caller::{Asked, State};
-use super::process::Reply;
-use super::show;
-use super::world::{What, World, tell};
+use crate::caller::{Asked, State};
+use crate::process::Reply;
+use crate::show;
+use crate::world::{What, World, tell};
 
 /// Time limit of the store for an operation of the handle.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl World {
-    pub(super) fn reply(&mut self, process: usize, key: usize, reply: Reply) {
+    pub(crate) fn reply(&mut self, process: usize, key: usize, reply: Reply) {
         match reply {
             Reply::Granted(waiter, ownership) => {
                 if self.answered(waiter.to, Asked::Acquire) {
@@ -129,7 +129,7 @@ impl World {
     }
 
     /// Asks for a confirmation.
-    pub(super) fn ask(
+    pub(crate) fn ask(
         &mut self,
         number: usize,
         asked: Asked,

@@ -6,20 +6,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dblock_core::machine::call::Begin;
-use uuid::Uuid;
-
-use super::batch::{Answer, Ask, Fate};
-use super::caller::{Next, Run, State, Step};
-use super::plan::{MS, S};
-use super::show;
-use super::store::{Lock, WakeUp};
-use super::world::{What, World, tell};
-use crate::runs::{
+use dblock_core::runs::{
     Decision, OnCrash, Policy, before, beginning, decide, decide_inside, is_later, taken_back_to, undo,
 };
-use crate::store::record::{
+use dblock_core::store::record::{
     Record, RecordEntry, RecordState, RecordVersion, RecordWrite, WriteLease, carry_out,
 };
+use uuid::Uuid;
+
+use crate::batch::{Answer, Ask, Fate};
+use crate::caller::{Next, Run, State, Step};
+use crate::plan::{MS, S};
+use crate::show;
+use crate::store::{Lock, WakeUp};
+use crate::world::{What, World, tell};
 
 /// How long a request for a record may take.
 const TIMEOUT: u64 = 5 * S;
@@ -29,7 +29,7 @@ const LOOKS: u8 = 5;
 
 impl World {
     /// Draws whether a caller is a run, and how it begins with the lock.
-    pub(super) fn draw_run(&mut self, key: usize) -> Option<(Run, Option<Begin>)> {
+    pub(crate) fn draw_run(&mut self, key: usize) -> Option<(Run, Option<Begin>)> {
         if !self.tape.chance(self.plan.callers.runs) {
             return None;
         }
@@ -73,7 +73,7 @@ impl World {
     }
 
     /// A run has the lock. Returns whether its body does not begin yet.
-    pub(super) fn begin_run(&mut self, number: usize) -> bool {
+    pub(crate) fn begin_run(&mut self, number: usize) -> bool {
         let caller = &mut self.callers[number];
         let (Some(run), Some(ownership)) = (&mut caller.run, &caller.ownership) else {
             return false;
@@ -100,19 +100,19 @@ impl World {
         true
     }
 
-    pub(super) fn is_beginning(&self, number: usize) -> bool {
+    pub(crate) fn is_beginning(&self, number: usize) -> bool {
         let run = self.callers[number].run.as_ref();
         run.is_some_and(|run| run.step == Step::Begins)
     }
 
     /// The outcome of a run is on its way, and the lock ends with it.
-    pub(super) fn is_ending(&self, number: usize) -> bool {
+    pub(crate) fn is_ending(&self, number: usize) -> bool {
         let run = self.callers[number].run.as_ref();
         run.is_some_and(|run| matches!(run.step, Step::Ends { alone: true, .. }))
     }
 
     /// A child that is inside under a live lease other than this one.
-    pub(super) fn other_child(&self, key: usize, lease: Uuid) -> Option<usize> {
+    pub(crate) fn other_child(&self, key: usize, lease: Uuid) -> Option<usize> {
         let children = self.checks.keys[key].runs.children.iter().copied();
         let mut others = children.filter(|number| {
             let caller = &self.callers[*number];
@@ -125,13 +125,13 @@ impl World {
         others.next()
     }
 
-    pub(super) fn is_in_body(&self, number: usize) -> bool {
+    pub(crate) fn is_in_body(&self, number: usize) -> bool {
         let run = self.callers[number].run.as_ref();
         run.is_none_or(|run| run.step == Step::Inside)
     }
 
     /// A call that was cut under an outer lock is repeated there.
-    pub(super) fn begin_again(&mut self, number: usize) {
+    pub(crate) fn begin_again(&mut self, number: usize) {
         if let Some(run) = &mut self.callers[number].run {
             (run.sent, run.looks, run.begun) = (false, 0, None);
             tell!(self, "caller {number} is cut, and called again in its lock");
@@ -291,7 +291,7 @@ impl World {
     // ── The end ──────────────────────────────────────────────────────────────────────────────────────
 
     /// The body of a run returned. Its caller has one hold left.
-    pub(super) fn end_run(&mut self, number: usize) {
+    pub(crate) fn end_run(&mut self, number: usize) {
         let fails = self.tape.chance(700);
         let caller = &mut self.callers[number];
         let (process, key) = (caller.process, caller.key);
@@ -321,7 +321,7 @@ impl World {
         let wanted = outcome.version();
         run.step = Step::Ends { alone, wanted };
         run.looks = 0;
-        let change = crate::store::record::RecordChange::Replace(begun.version(), outcome);
+        let change = dblock_core::store::record::RecordChange::Replace(begun.version(), outcome);
         let mut write = RecordWrite::new(self.keys[key].clone(), change);
         if alone {
             write.lease = WriteLease::Ends(ownership.lease_id);
@@ -395,7 +395,7 @@ impl World {
     }
 
     /// The store carries the request out, when the rows that it needs are not locked.
-    pub(super) fn ask_arrives(&mut self, ask: usize) {
+    pub(crate) fn ask_arrives(&mut self, ask: usize) {
         let Ask {
             caller, write, fate, ..
         } = &self.asks[ask];
@@ -465,7 +465,7 @@ impl World {
         true
     }
 
-    pub(super) fn ask_answered(&mut self, ask: usize) {
+    pub(crate) fn ask_answered(&mut self, ask: usize) {
         let Ask {
             caller,
             process,
@@ -493,7 +493,7 @@ impl World {
     // ── Children ─────────────────────────────────────────────────────────────────────────────────────
 
     /// A child of the body enters, and may stay longer than the body.
-    pub(super) fn child_enters(&mut self, number: usize) {
+    pub(crate) fn child_enters(&mut self, number: usize) {
         let caller = &self.callers[number];
         let (process, key) = (caller.process, caller.key);
         let Some(ownership) = caller.ownership.clone() else {
@@ -517,7 +517,7 @@ impl World {
         }
     }
 
-    pub(super) fn child_leaves(&mut self, number: usize) {
+    pub(crate) fn child_leaves(&mut self, number: usize) {
         let caller = &self.callers[number];
         let (process, key) = (caller.process, caller.key);
         let children = &mut self.checks.keys[key].runs.children;
@@ -536,7 +536,7 @@ impl World {
     }
 
     /// The children of a process that dies.
-    pub(super) fn children_die(&mut self, process: usize) {
+    pub(crate) fn children_die(&mut self, process: usize) {
         let callers = &self.callers;
         for key in &mut self.checks.keys {
             key.runs

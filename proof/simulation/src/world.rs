@@ -3,20 +3,20 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
+use dblock_core::key::Key;
 use dblock_core::machine::env::Time;
 
-use super::batch::{Ask, Batch};
-use super::caller::Caller;
-use super::ledger::Checks;
-use super::plan::{MS, Plan, S};
-use super::process::Process;
-use super::store::Database;
-use super::tape::Tape;
-use crate::key::Key;
+use crate::batch::{Ask, Batch};
+use crate::caller::Caller;
+use crate::ledger::Checks;
+use crate::plan::{MS, Plan, S};
+use crate::process::Process;
+use crate::store::Database;
+use crate::tape::Tape;
 
 /// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum What {
+pub(crate) enum What {
     /// A task of a process acquires a lock.
     Call {
         process: usize,
@@ -122,34 +122,34 @@ impl Ord for Entry {
 
 /// First calls and faults, then neither, then the last callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(crate) enum Phase {
     Busy,
     Calm,
     Over,
 }
 
 #[derive(Debug)]
-pub(super) struct World {
-    pub(super) tape: Tape,
-    pub(super) plan: Plan,
+pub(crate) struct World {
+    pub(crate) tape: Tape,
+    pub(crate) plan: Plan,
     /// The true time in nanoseconds, which no process can read.
-    pub(super) now: u64,
-    pub(super) phase: Phase,
-    pub(super) keys: Vec<Key>,
-    pub(super) processes: Vec<Process>,
-    pub(super) store: Database,
-    pub(super) callers: Vec<Caller>,
+    pub(crate) now: u64,
+    pub(crate) phase: Phase,
+    pub(crate) keys: Vec<Key>,
+    pub(crate) processes: Vec<Process>,
+    pub(crate) store: Database,
+    pub(crate) callers: Vec<Caller>,
     /// Callers that have not finished.
-    pub(super) live: Vec<usize>,
-    pub(super) batches: Vec<Batch>,
-    pub(super) asks: Vec<Ask>,
+    pub(crate) live: Vec<usize>,
+    pub(crate) batches: Vec<Batch>,
+    pub(crate) asks: Vec<Ask>,
     /// So many of them were sent before the server crashed last.
-    pub(super) crashed: usize,
-    pub(super) last_id: u64,
-    pub(super) checks: Checks,
+    pub(crate) crashed: usize,
+    pub(crate) last_id: u64,
+    pub(crate) checks: Checks,
     /// The events in words, if they are recorded.
-    pub(super) trace: Option<Vec<String>>,
-    pub(super) events: u32,
+    pub(crate) trace: Option<Vec<String>>,
+    pub(crate) events: u32,
     heap: BinaryHeap<Entry>,
     /// Events that wait for processes that are paused.
     deferred: Vec<(usize, What)>,
@@ -167,10 +167,10 @@ macro_rules! tell {
         }
     };
 }
-pub(super) use tell;
+pub(crate) use tell;
 
 impl World {
-    pub(super) fn new(mut tape: Tape, traced: bool) -> Self {
+    pub(crate) fn new(mut tape: Tape, traced: bool) -> Self {
         let plan = Plan::draw(&mut tape);
         let keys: Vec<Key> = (0..plan.keys)
             .filter_map(|key| Key::new(None, ["a", "b"][key]).ok())
@@ -211,11 +211,11 @@ impl World {
         world
     }
 
-    pub(super) fn after(&mut self, delay: u64, what: What) {
+    pub(crate) fn after(&mut self, delay: u64, what: What) {
         self.at(self.now + delay, what);
     }
 
-    pub(super) fn at(&mut self, at: u64, what: What) {
+    pub(crate) fn at(&mut self, at: u64, what: What) {
         self.last_number += 1;
         self.heap.push(Entry {
             at,
@@ -225,7 +225,7 @@ impl World {
     }
 
     /// Runs events until a check fails or none is left.
-    pub(super) fn run(&mut self) {
+    pub(crate) fn run(&mut self) {
         loop {
             let Some(Entry { at, what, .. }) = self.heap.pop() else {
                 if self.phase == Phase::Over {
@@ -312,7 +312,7 @@ impl World {
     }
 
     /// Runs the events of a process that waited while it was paused.
-    pub(super) fn make_up(&mut self, process: usize) {
+    pub(crate) fn make_up(&mut self, process: usize) {
         for (whose, what) in std::mem::take(&mut self.deferred) {
             if whose == process {
                 self.at(self.now, what);
@@ -323,18 +323,18 @@ impl World {
     }
 
     /// The time on a process's clock.
-    pub(super) fn local(&self, process: usize) -> Time {
+    pub(crate) fn local(&self, process: usize) -> Time {
         self.processes[process].clock.at(self.now)
     }
 
-    pub(super) fn tell(&mut self, line: &str) {
+    pub(crate) fn tell(&mut self, line: &str) {
         let at = self.now;
         if let Some(trace) = &mut self.trace {
             trace.push(format!("{:>12.6} {line}", ms(at)));
         }
     }
 
-    pub(super) fn fail(&mut self, violation: String) {
+    pub(crate) fn fail(&mut self, violation: String) {
         tell!(self, "VIOLATION: {violation}");
         self.checks.violation.get_or_insert(violation);
     }

@@ -3,11 +3,11 @@
 
 use dblock_core::machine::key::Machine;
 
-use super::caller::State;
-use super::plan::{MS, S};
-use super::show;
-use super::store::{Lock, WakeUp};
-use super::world::{Phase, What, World, tell};
+use crate::caller::State;
+use crate::plan::{MS, S};
+use crate::show;
+use crate::store::{Lock, WakeUp};
+use crate::world::{Phase, What, World, tell};
 
 #[derive(Debug, Clone, Copy)]
 enum Kind {
@@ -24,7 +24,7 @@ enum Kind {
 
 impl World {
     /// Plans the next fault.
-    pub(super) fn plan_fault(&mut self) {
+    pub(crate) fn plan_fault(&mut self) {
         if self.kinds().next().is_some() {
             let delay = self.tape.pick(&[300, 50, 10, 1000, 3000]) * MS;
             self.after(delay, What::Fault);
@@ -50,7 +50,7 @@ impl World {
             .map(|(_, kind)| kind)
     }
 
-    pub(super) fn fault(&mut self) {
+    pub(crate) fn fault(&mut self) {
         if self.phase != Phase::Busy {
             return;
         }
@@ -164,7 +164,7 @@ impl World {
         }
     }
 
-    pub(super) fn resume(&mut self, process: usize) {
+    pub(crate) fn resume(&mut self, process: usize) {
         if self.processes[process].paused_until <= self.now {
             self.processes[process].resumed_at = self.now;
             tell!(self, "P{process} goes on");
@@ -172,13 +172,13 @@ impl World {
         }
     }
 
-    pub(super) fn heal(&mut self, process: usize) {
+    pub(crate) fn heal(&mut self, process: usize) {
         self.processes[process].cut = false;
         tell!(self, "P{process} can reach the store again");
     }
 
     /// The grace of a shutdown is over.
-    pub(super) fn stop(&mut self, process: usize, incarnation: u32) {
+    pub(crate) fn stop(&mut self, process: usize, incarnation: u32) {
         let its = &self.processes[process];
         if !its.alive || its.incarnation != incarnation {
             return;
@@ -188,7 +188,7 @@ impl World {
         self.after(2 * S, What::Die { process, incarnation });
     }
 
-    pub(super) fn die(&mut self, process: usize, incarnation: u32) {
+    pub(crate) fn die(&mut self, process: usize, incarnation: u32) {
         let its = &mut self.processes[process];
         if !its.alive || its.incarnation != incarnation {
             return;
@@ -213,7 +213,7 @@ impl World {
         self.after(delay, What::Restart(process));
     }
 
-    pub(super) fn restart(&mut self, process: usize) {
+    pub(crate) fn restart(&mut self, process: usize) {
         if !self.processes[process].alive {
             self.processes[process].start_again(&self.plan, &self.keys);
             self.processes[process].resumed_at = self.now;
@@ -224,7 +224,7 @@ impl World {
     // ── The end ──────────────────────────────────────────────────────────────────────────────────────
 
     /// Moves on: faults and calls end and last callers come, or these are done.
-    pub(super) fn next_phase(&mut self) {
+    pub(crate) fn next_phase(&mut self) {
         if self.phase == Phase::Calm {
             if !self.probes_are_done() {
                 self.fail("callers wait, and nothing will ever happen".to_owned());
@@ -260,12 +260,12 @@ impl World {
         }
     }
 
-    pub(super) fn probes_are_done(&self) -> bool {
+    pub(crate) fn probes_are_done(&self) -> bool {
         self.checks.probes_left == 0 && self.live.is_empty()
     }
 
     /// Checks that nothing is left to be done.
-    pub(super) fn check_nothing_is_left(&mut self) {
+    pub(crate) fn check_nothing_is_left(&mut self) {
         for process in 0..self.processes.len() {
             for key in 0..self.keys.len() {
                 if !self.processes[process].cells[key].machine.is_idle() {
@@ -288,7 +288,7 @@ impl World {
     }
 
     /// An operator's call. It waits for the row's lock.
-    pub(super) fn operate(&mut self) {
+    pub(crate) fn operate(&mut self) {
         let key = self.tape.below(u32::try_from(self.keys.len()).unwrap_or(1)) as usize;
         let force = self.tape.below(2) == 1;
         if self.store.rows[key].lock != Lock::Nobody {

@@ -3,84 +3,85 @@
 
 use std::time::Duration;
 
-use super::tape::Tape;
-use crate::options::margin;
+use dblock_core::options::margin;
+
+use crate::tape::Tape;
 
 /// In nanoseconds.
-pub(super) const US: u64 = 1_000;
-pub(super) const MS: u64 = 1_000_000;
-pub(super) const S: u64 = 1_000_000_000;
+pub(crate) const US: u64 = 1_000;
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const S: u64 = 1_000_000_000;
 
 /// The plan of a schedule.
 #[derive(Debug, Clone)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a choice of its own")]
-pub(super) struct Plan {
-    pub(super) processes: usize,
-    pub(super) keys: usize,
+pub(crate) struct Plan {
+    pub(crate) processes: usize,
+    pub(crate) keys: usize,
     /// Tasks of each process. Each makes one call after the other.
-    pub(super) tasks: u8,
+    pub(crate) tasks: u8,
     /// How many calls the store takes at once.
-    pub(super) concurrency: usize,
-    pub(super) wake_ups: bool,
+    pub(crate) concurrency: usize,
+    pub(crate) wake_ups: bool,
     /// Faults and calls end after this many events.
-    pub(super) events: u32,
+    pub(crate) events: u32,
     /// Nothing fails, and commits are quick.
-    pub(super) healthy: bool,
+    pub(crate) healthy: bool,
     /// Callers that come back at once, and no faults.
-    pub(super) busy: bool,
+    pub(crate) busy: bool,
     /// The engine's thread may run late.
-    pub(super) late_driver: bool,
-    pub(super) ttls: [u64; 2],
-    pub(super) longest_section: usize,
-    pub(super) faults: Faults,
-    pub(super) callers: Callers,
+    pub(crate) late_driver: bool,
+    pub(crate) ttls: [u64; 2],
+    pub(crate) longest_section: usize,
+    pub(crate) faults: Faults,
+    pub(crate) callers: Callers,
     /// How far the store's clock may still jump ahead, in ns.
-    pub(super) jump_ahead: u64,
+    pub(crate) jump_ahead: u64,
 }
 
 /// How many in a thousand: of batches, of wake-ups, or of faults from outside.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Faults {
-    pub(super) errors: u32,
-    pub(super) lost: u32,
-    pub(super) late: u32,
-    pub(super) slow_network: u32,
-    pub(super) slow_commits: u32,
-    pub(super) lost_wake_ups: u32,
-    pub(super) repeated_wake_ups: u32,
-    pub(super) pauses: u32,
-    pub(super) deaths: u32,
-    pub(super) cuts: u32,
-    pub(super) broken_listeners: u32,
-    pub(super) operators: u32,
-    pub(super) clock_back: u32,
-    pub(super) clock_ahead: u32,
+pub(crate) struct Faults {
+    pub(crate) errors: u32,
+    pub(crate) lost: u32,
+    pub(crate) late: u32,
+    pub(crate) slow_network: u32,
+    pub(crate) slow_commits: u32,
+    pub(crate) lost_wake_ups: u32,
+    pub(crate) repeated_wake_ups: u32,
+    pub(crate) pauses: u32,
+    pub(crate) deaths: u32,
+    pub(crate) cuts: u32,
+    pub(crate) broken_listeners: u32,
+    pub(crate) operators: u32,
+    pub(crate) clock_back: u32,
+    pub(crate) clock_ahead: u32,
     /// The server is killed, forgets what was not flushed, and starts again.
-    pub(super) crashes: u32,
+    pub(crate) crashes: u32,
     /// The store's clock jumps ahead by more than the margin: exclusion is not promised, fence checks are.
-    pub(super) big_jumps: bool,
+    pub(crate) big_jumps: bool,
 }
 
 /// How many in a thousand callers.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Callers {
-    pub(super) give_up: u32,
-    pub(super) without_renewal: u32,
-    pub(super) hold_min: u32,
-    pub(super) max_hold: u32,
-    pub(super) signal: u32,
-    pub(super) nested: u32,
-    pub(super) pins: u32,
-    pub(super) extends: u32,
-    pub(super) dropped: u32,
-    pub(super) runs: u32,
-    pub(super) children: u32,
+pub(crate) struct Callers {
+    pub(crate) give_up: u32,
+    pub(crate) without_renewal: u32,
+    pub(crate) hold_min: u32,
+    pub(crate) max_hold: u32,
+    pub(crate) signal: u32,
+    pub(crate) nested: u32,
+    pub(crate) pins: u32,
+    pub(crate) extends: u32,
+    pub(crate) dropped: u32,
+    pub(crate) runs: u32,
+    pub(crate) children: u32,
 }
 
 const SHORT: [u64; 6] = [1000, 2000, 3000, 5000, 10_000, 30_000];
 
 impl Plan {
-    pub(super) fn draw(tape: &mut Tape) -> Self {
+    pub(crate) fn draw(tape: &mut Tape) -> Self {
         let kind = tape.below(16);
         let healthy = kind < 4;
         let busy = kind == 3;
@@ -166,6 +167,6 @@ impl Callers {
     }
 }
 
-pub(super) fn nanos(length: Duration) -> u64 {
+pub(crate) fn nanos(length: Duration) -> u64 {
     u64::try_from(length.as_nanos()).unwrap_or(u64::MAX)
 }

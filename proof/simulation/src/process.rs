@@ -1,32 +1,32 @@
 //! A process: the engine's shell around its machines, without threads.
 
+use dblock_core::key::Key;
 use dblock_core::machine::dispatch::{Dispatch, MAX_BATCH};
 use dblock_core::machine::env::{Random, Time};
 use dblock_core::machine::key;
 use dblock_core::machine::out;
 use uuid::Uuid;
 
-use super::caller::Asked;
-use super::plan::{Plan, S};
-use super::show;
-use super::tape::Tape;
-use crate::key::Key;
+use crate::caller::Asked;
+use crate::plan::{Plan, S};
+use crate::show;
+use crate::tape::Tape;
 
 /// A monotonic clock: when it started, and how many millionths it is fast.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Clock {
+pub(crate) struct Clock {
     offset: u64,
     fast: i64,
 }
 
 impl Clock {
-    pub(super) fn at(self, now: u64) -> Time {
+    pub(crate) fn at(self, now: u64) -> Time {
         let drift = i64::try_from(now).unwrap_or(i64::MAX) / 1000 * self.fast / 1000;
         Time::from_nanos((now + self.offset).saturating_add_signed(drift))
     }
 
     /// The simulation's time when this clock shows `time`, or a moment later.
-    pub(super) fn when(self, time: Time, now: u64) -> u64 {
+    pub(crate) fn when(self, time: Time, now: u64) -> u64 {
         let ahead = i64::try_from(time.since(self.at(now)).as_nanos()).unwrap_or(i64::MAX / 2000);
         let slower = if self.fast < 0 {
             ahead / 1000 * -self.fast / 999
@@ -39,45 +39,45 @@ impl Clock {
 
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(super) struct Process {
-    pub(super) incarnation: u32,
-    pub(super) alive: bool,
+pub(crate) struct Process {
+    pub(crate) incarnation: u32,
+    pub(crate) alive: bool,
     /// It refuses callers.
-    pub(super) stopping: bool,
-    pub(super) paused_until: u64,
+    pub(crate) stopping: bool,
+    pub(crate) paused_until: u64,
     /// When it last resumed after a pause.
-    pub(super) resumed_at: u64,
+    pub(crate) resumed_at: u64,
     /// The store cannot be reached.
-    pub(super) cut: bool,
-    pub(super) clock: Clock,
-    pub(super) hand_over: bool,
-    pub(super) can_listen: bool,
+    pub(crate) cut: bool,
+    pub(crate) clock: Clock,
+    pub(crate) hand_over: bool,
+    pub(crate) can_listen: bool,
     /// The store sends wake-ups to it.
-    pub(super) subscribed: bool,
+    pub(crate) subscribed: bool,
     /// It knows that it is subscribed.
-    pub(super) listening: bool,
-    pub(super) dispatch: Dispatch<(usize, u32)>,
-    pub(super) drive_at: Option<u64>,
-    pub(super) cells: Vec<Cell>,
+    pub(crate) listening: bool,
+    pub(crate) dispatch: Dispatch<(usize, u32)>,
+    pub(crate) drive_at: Option<u64>,
+    pub(crate) cells: Vec<Cell>,
 }
 
 /// A caller is the number of a caller, and a confirmation also what was asked for.
-pub(super) type Machine = key::Machine<usize, (usize, Asked)>;
-pub(super) type Reply = out::Reply<usize, (usize, Asked)>;
+pub(crate) type Machine = key::Machine<usize, (usize, Asked)>;
+pub(crate) type Reply = out::Reply<usize, (usize, Asked)>;
 
 /// The shell's state of one key.
 #[derive(Debug)]
-pub(super) struct Cell {
-    pub(super) machine: Machine,
+pub(crate) struct Cell {
+    pub(crate) machine: Machine,
     /// Grows when the key is forgotten.
-    pub(super) generation: u32,
-    pub(super) look_at: Option<Time>,
-    pub(super) most_together: usize,
-    pub(super) on_its_way: bool,
+    pub(crate) generation: u32,
+    pub(crate) look_at: Option<Time>,
+    pub(crate) most_together: usize,
+    pub(crate) on_its_way: bool,
 }
 
 impl Cell {
-    pub(super) fn new(key: &Key, generation: u32) -> Self {
+    pub(crate) fn new(key: &Key, generation: u32) -> Self {
         Self {
             machine: Machine::new(key.clone()),
             generation,
@@ -88,11 +88,11 @@ impl Cell {
     }
 }
 
-pub(super) struct Chance<'a> {
-    pub(super) tape: &'a mut Tape,
-    pub(super) last_id: &'a mut u64,
-    pub(super) process: usize,
-    pub(super) incarnation: u32,
+pub(crate) struct Chance<'a> {
+    pub(crate) tape: &'a mut Tape,
+    pub(crate) last_id: &'a mut u64,
+    pub(crate) process: usize,
+    pub(crate) incarnation: u32,
 }
 
 impl Random for Chance<'_> {
@@ -107,7 +107,7 @@ impl Random for Chance<'_> {
 }
 
 impl Process {
-    pub(super) fn draw(plan: &Plan, keys: &[Key], number: usize, tape: &mut Tape) -> Self {
+    pub(crate) fn draw(plan: &Plan, keys: &[Key], number: usize, tape: &mut Tape) -> Self {
         Self {
             incarnation: 0,
             alive: true,
@@ -130,7 +130,7 @@ impl Process {
     }
 
     /// A new process in the same place.
-    pub(super) fn start_again(&mut self, plan: &Plan, keys: &[Key]) {
+    pub(crate) fn start_again(&mut self, plan: &Plan, keys: &[Key]) {
         self.incarnation += 1;
         self.alive = true;
         self.stopping = false;
@@ -141,14 +141,14 @@ impl Process {
         }
     }
 
-    pub(super) fn describe(&self, number: usize) -> String {
+    pub(crate) fn describe(&self, number: usize) -> String {
         format!(
             "P{number}: clock {} millionths fast, hand_over {}, can listen {}",
             self.clock.fast, self.hand_over, self.can_listen
         )
     }
 
-    pub(super) fn is_running(&self, now: u64) -> bool {
+    pub(crate) fn is_running(&self, now: u64) -> bool {
         self.alive && self.paused_until <= now
     }
 }

@@ -4,20 +4,20 @@
 use std::time::Duration;
 
 use dblock_core::machine::dispatch::MAX_BATCH;
+use dblock_core::store::{Action, Kind, Outcome, Request, StoreError, StoreErrorKind};
 
-use super::batch::{Batch, Fate};
-use super::plan::{MS, S, US, nanos};
-use super::show;
-use super::store::{Lock, WakeUp};
-use super::world::{Phase, What, World, tell};
-use crate::store::{Action, Kind, Outcome, Request, StoreError, StoreErrorKind};
+use crate::batch::{Batch, Fate};
+use crate::plan::{MS, S, US, nanos};
+use crate::show;
+use crate::store::{Lock, WakeUp};
+use crate::world::{Phase, What, World, tell};
 
 /// The order of the statements of a mixed batch.
 const KINDS: [Kind; 3] = [Kind::Extend, Kind::Release, Kind::Acquire];
 
 impl World {
     /// How long something takes on its way.
-    pub(super) fn delay(&mut self) -> u64 {
+    pub(crate) fn delay(&mut self) -> u64 {
         let exact = u64::from(self.tape.below(64)) * 7 * US;
         let slow = self.plan.faults.slow_network;
         let base = if self.phase == Phase::Busy && self.tape.chance(slow) {
@@ -28,7 +28,7 @@ impl World {
         base + exact
     }
 
-    pub(super) fn fate(&mut self, process: usize) -> Fate {
+    pub(crate) fn fate(&mut self, process: usize) -> Fate {
         let faults = self.plan.faults.clone();
         let calm = self.phase != Phase::Busy;
         if self.processes[process].cut {
@@ -51,7 +51,7 @@ impl World {
         Fate::Goes
     }
 
-    pub(super) fn send(
+    pub(crate) fn send(
         &mut self,
         process: usize,
         lane: usize,
@@ -139,7 +139,7 @@ impl World {
     // ── In the store ─────────────────────────────────────────────────────────────────────────────────
 
     /// The next statement of the batch is executed.
-    pub(super) fn arrive(&mut self, number: usize) {
+    pub(crate) fn arrive(&mut self, number: usize) {
         if number < self.crashed {
             return self.break_at(number, self.now);
         }
@@ -217,7 +217,7 @@ impl World {
     }
 
     /// The statement that was executed last ends.
-    pub(super) fn commit(&mut self, number: usize) {
+    pub(crate) fn commit(&mut self, number: usize) {
         let batch = &self.batches[number];
         let commits = batch.fate != Fate::RolledBack && number >= self.crashed;
         let kind = KINDS[batch.next - 1];
@@ -267,11 +267,11 @@ impl World {
 
     // ── Back in the process ──────────────────────────────────────────────────────────────────────────
 
-    pub(super) fn deliver(&mut self, number: usize) {
+    pub(crate) fn deliver(&mut self, number: usize) {
         self.answer(number, None);
     }
 
-    pub(super) fn break_off(&mut self, number: usize) {
+    pub(crate) fn break_off(&mut self, number: usize) {
         self.answer(number, Some(&error(StoreErrorKind::Interrupted)));
     }
 
@@ -314,7 +314,7 @@ impl World {
     }
 
     /// Sends the wake-ups of a committed release.
-    pub(super) fn tell_of(&mut self, key: usize, outcome: &Outcome) {
+    pub(crate) fn tell_of(&mut self, key: usize, outcome: &Outcome) {
         let passed_on = match outcome {
             Outcome::Released { passed_on: true, .. } => {
                 let row = &self.store.rows[key].committed;
@@ -327,7 +327,7 @@ impl World {
         self.wake_up(WakeUp { key, passed_on });
     }
 
-    pub(super) fn wake_up(&mut self, wake_up: WakeUp) {
+    pub(crate) fn wake_up(&mut self, wake_up: WakeUp) {
         if !self.plan.wake_ups {
             return;
         }

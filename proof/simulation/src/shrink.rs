@@ -2,10 +2,11 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Failure, Tape, replay, run_tape};
+use crate::schedule::{Failure, replay, run_tape};
+use crate::tape::Tape;
 
 /// Shrinks for at most `limit`.
-pub fn shrink(failure: Failure, limit: Duration) -> Failure {
+pub(crate) fn shrink(failure: Failure, limit: Duration) -> Failure {
     let until = Instant::now() + limit;
     let kind = kind(&failure.violation);
     let tape = shorter(failure.tape.clone(), |tape| {
@@ -16,7 +17,7 @@ pub fn shrink(failure: Failure, limit: Duration) -> Failure {
 }
 
 /// The tape as short and simple as it still `fails`.
-pub(super) fn shorter(mut tape: Vec<u32>, fails: impl Fn(&[u32]) -> bool) -> Vec<u32> {
+pub(crate) fn shorter(mut tape: Vec<u32>, fails: impl Fn(&[u32]) -> bool) -> Vec<u32> {
     loop {
         let before = tape.clone();
         cut_end(&mut tape, &fails);
@@ -29,7 +30,7 @@ pub(super) fn shorter(mut tape: Vec<u32>, fails: impl Fn(&[u32]) -> bool) -> Vec
 }
 
 /// A violation without its numbers.
-pub fn kind(violation: &str) -> String {
+pub(crate) fn kind(violation: &str) -> String {
     violation
         .chars()
         .filter(|letter| !letter.is_ascii_digit())

@@ -7,15 +7,15 @@ use dblock_core::machine::dispatch::time_limit;
 use dblock_core::machine::env::{Env, Time};
 use dblock_core::machine::key::Transmit;
 use dblock_core::machine::out::Note;
+use dblock_core::store::Kind;
 
-use super::plan::{MS, US};
-use super::process::{Cell, Chance, Machine, Reply};
-use super::show;
-use super::world::{Phase, What, World, tell};
-use crate::store::Kind;
+use crate::plan::{MS, US};
+use crate::process::{Cell, Chance, Machine, Reply};
+use crate::show;
+use crate::world::{Phase, What, World, tell};
 
 impl World {
-    pub(super) fn wake_driver(&mut self, at: usize) {
+    pub(crate) fn wake_driver(&mut self, at: usize) {
         let late = self.plan.late_driver && self.phase == Phase::Busy;
         let delay = match (late, self.plan.healthy) {
             (false, _) => 0,
@@ -41,7 +41,7 @@ impl World {
     }
 
     /// The engine's thread has just done something, and continues.
-    pub(super) fn drive_now(&mut self, at: usize) {
+    pub(crate) fn drive_now(&mut self, at: usize) {
         let process = &mut self.processes[at];
         process.drive_at = Some(self.now);
         let incarnation = process.incarnation;
@@ -49,7 +49,7 @@ impl World {
     }
 
     /// Sends a batch on every free lane that has something to send.
-    pub(super) fn drive(&mut self, at: usize, incarnation: u32) {
+    pub(crate) fn drive(&mut self, at: usize, incarnation: u32) {
         let process = &mut self.processes[at];
         if !process.alive || process.incarnation != incarnation || process.drive_at.take().is_none() {
             return;
@@ -97,7 +97,7 @@ impl World {
 
     // ── Wake-ups ─────────────────────────────────────────────────────────────────────────────────────
 
-    pub(super) fn listen(&mut self, at: usize) {
+    pub(crate) fn listen(&mut self, at: usize) {
         let process = &mut self.processes[at];
         if !process.can_listen || process.subscribed || process.listening || process.cut {
             return;
@@ -114,7 +114,7 @@ impl World {
         );
     }
 
-    pub(super) fn listening(&mut self, at: usize, incarnation: u32) {
+    pub(crate) fn listening(&mut self, at: usize, incarnation: u32) {
         let process = &mut self.processes[at];
         if !process.alive || process.incarnation != incarnation || !process.subscribed {
             return;
@@ -125,7 +125,7 @@ impl World {
     }
 
     /// Its listener broke.
-    pub(super) fn lose_wake_ups(&mut self, at: usize, incarnation: u32) {
+    pub(crate) fn lose_wake_ups(&mut self, at: usize, incarnation: u32) {
         let process = &mut self.processes[at];
         if !process.alive || process.incarnation != incarnation || process.subscribed {
             return;
@@ -136,13 +136,13 @@ impl World {
         }
     }
 
-    pub(super) fn each(&mut self, at: usize, does: fn(&mut Machine, &mut Env<'_>)) {
+    pub(crate) fn each(&mut self, at: usize, does: fn(&mut Machine, &mut Env<'_>)) {
         for key in 0..self.keys.len() {
             self.step(at, key, does);
         }
     }
 
-    pub(super) fn deliver_wake_up(&mut self, at: usize, wake_up: usize) {
+    pub(crate) fn deliver_wake_up(&mut self, at: usize, wake_up: usize) {
         let process = &self.processes[at];
         if !process.alive || !process.listening {
             return;
@@ -155,12 +155,12 @@ impl World {
         });
     }
 
-    pub(super) fn in_local(&self, at: usize, length: Duration) -> Time {
+    pub(crate) fn in_local(&self, at: usize, length: Duration) -> Time {
         self.local(at) + length
     }
 
     /// Calls a machine, and carries out what it wants done then.
-    pub(super) fn step<R>(
+    pub(crate) fn step<R>(
         &mut self,
         at: usize,
         key: usize,
@@ -241,7 +241,7 @@ impl World {
         answer
     }
 
-    pub(super) fn look(&mut self, at: usize, key: usize, look_at: Time) {
+    pub(crate) fn look(&mut self, at: usize, key: usize, look_at: Time) {
         let process = &mut self.processes[at];
         if !process.alive || process.cells[key].look_at != Some(look_at) {
             return;

@@ -1,37 +1,36 @@
 //! The database: rows that change by `rules::carry_out`. A statement is executed, and later committed; its
 //! rows are locked in between.
 
+use dblock_core::key::Key;
+use dblock_core::store::record::{self, Record};
+use dblock_core::store::rules::{carry_out_with_record, may_be_forgotten, still_busy};
+use dblock_core::store::{LockRow, Outcome, Request, StoreError};
 use uuid::Uuid;
 
-use crate::key::Key;
-use crate::store::record::{self, Record};
-use crate::store::rules::{carry_out_with_record, may_be_forgotten, still_busy};
-use crate::store::{LockRow, Outcome, Request, StoreError};
-
 #[derive(Debug)]
-pub(super) struct Database {
-    pub(super) rows: Vec<Row>,
+pub(crate) struct Database {
+    pub(crate) rows: Vec<Row>,
     /// How far the clock has jumped, in µs.
-    pub(super) jumped: i64,
+    pub(crate) jumped: i64,
 }
 
 #[derive(Debug)]
-pub(super) struct Row {
-    pub(super) committed: LockRow,
+pub(crate) struct Row {
+    pub(crate) committed: LockRow,
     /// The row as a statement or transaction has changed it, not committed yet.
     uncommitted: LockRow,
     /// The row that a crash leaves.
     durable: LockRow,
-    pub(super) lock: Lock,
+    pub(crate) lock: Lock,
     /// The record of the key, in the same three states.
-    pub(super) record: Option<Record>,
+    pub(crate) record: Option<Record>,
     uncommitted_record: Option<Record>,
     durable_record: Option<Record>,
 }
 
 impl Row {
     /// The leases that have the row, or may have it soon.
-    pub(super) fn leases(&self) -> impl Iterator<Item = Uuid> + use<> {
+    pub(crate) fn leases(&self) -> impl Iterator<Item = Uuid> + use<> {
         let next = |row: &LockRow| row.next.as_ref().map_or(Uuid::nil(), |next| next.lease_id);
         let (now, then) = (&self.committed, &self.uncommitted);
         [now.lease_id, next(now), then.lease_id, next(then)].into_iter()
@@ -40,7 +39,7 @@ impl Row {
 
 /// The owner of a row lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Lock {
+pub(crate) enum Lock {
     Nobody,
     Batch(usize),
     Transaction(u32),
@@ -48,15 +47,15 @@ pub(super) enum Lock {
 
 /// A wake-up, sent after a commit.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct WakeUp {
-    pub(super) key: usize,
-    pub(super) passed_on: Option<(Uuid, i64)>,
+pub(crate) struct WakeUp {
+    pub(crate) key: usize,
+    pub(crate) passed_on: Option<(Uuid, i64)>,
 }
 
 const EPOCH: i64 = 1_000_000_000_000;
 
 impl Database {
-    pub(super) fn new(keys: &[Key]) -> Self {
+    pub(crate) fn new(keys: &[Key]) -> Self {
         let row = |key: &Key| Row {
             committed: LockRow::new(key.clone(), 0),
             uncommitted: LockRow::new(key.clone(), 0),
@@ -73,18 +72,18 @@ impl Database {
     }
 
     /// The clock, in µs since the epoch.
-    pub(super) fn clock(&self, now: u64) -> i64 {
+    pub(crate) fn clock(&self, now: u64) -> i64 {
         EPOCH + self.jumped + i64::try_from(now / 1000).unwrap_or(i64::MAX)
     }
 
-    pub(super) fn jump(&mut self, micros: i64) {
+    pub(crate) fn jump(&mut self, micros: i64) {
         self.jumped += micros;
     }
 
     /// Executes a request. From here on `batch` has the row locked, unless somebody else has it. `snapshot`:
     /// the row is first read without a lock, as it was last committed, and an acquire that would write
     /// nothing is answered from that.
-    pub(super) fn execute(
+    pub(crate) fn execute(
         &mut self,
         (key, request): (usize, &Request),
         (batch, now, snapshot): (usize, u64, bool),
@@ -113,7 +112,7 @@ impl Database {
     }
 
     /// The statement of a batch is committed for this row.
-    pub(super) fn commit(&mut self, key: usize, outcome: Option<&Outcome>, with_record: bool) {
+    pub(crate) fn commit(&mut self, key: usize, outcome: Option<&Outcome>, with_record: bool) {
         let row = &mut self.rows[key];
         row.lock = Lock::Nobody;
         std::mem::swap(&mut row.committed, &mut row.uncommitted);
@@ -124,7 +123,7 @@ impl Database {
     }
 
     /// The log is on the disk, with everything that was committed.
-    pub(super) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         for row in &mut self.rows {
             row.durable.clone_from(&row.committed);
             row.durable_record.clone_from(&row.record);
@@ -133,7 +132,7 @@ impl Database {
 
     /// The server starts again. `forgets`: what was not flushed. Gives the leases that may keep a key busy
     /// from then on.
-    pub(super) fn crash(&mut self, forgets: bool) -> Vec<Uuid> {
+    pub(crate) fn crash(&mut self, forgets: bool) -> Vec<Uuid> {
         let mut kept = Vec::new();
         for row in &mut self.rows {
             row.lock = Lock::Nobody;
@@ -148,13 +147,13 @@ impl Database {
     }
 
     /// Whether the committed row said, when it was written, that somebody waits.
-    pub(super) fn is_wanted(&self, key: usize) -> bool {
+    pub(crate) fn is_wanted(&self, key: usize) -> bool {
         let row = &self.rows[key].committed;
         row.wanted_until > row.now
     }
 
     /// The committed row, with the clock's time.
-    pub(super) fn row(&mut self, key: usize, now: u64) -> &mut LockRow {
+    pub(crate) fn row(&mut self, key: usize, now: u64) -> &mut LockRow {
         let clock = self.clock(now);
         let row = &mut self.rows[key].committed;
         row.now = clock;
