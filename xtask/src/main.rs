@@ -7,7 +7,6 @@
 mod api;
 mod bench;
 mod book;
-mod circles;
 mod command;
 mod environment;
 mod etcd;

@@ -9,10 +9,10 @@ use clap::ValueEnum as _;
 use dblock_servers::{Purpose, Servers};
 use tokio::process::Command;
 
-use crate::command::{Way, cargo, linting_cargo, output, top};
+use crate::command::{Way, cargo, linting_cargo, output};
 use crate::environment::variables;
 use crate::programs::{self, Program};
-use crate::{api, book, circles, etcd, install, package, stores, torture};
+use crate::{api, book, etcd, install, package, stores, torture};
 
 /// The features that are built together: all but TLS, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
@@ -27,8 +27,6 @@ pub(crate) enum Step {
     Install,
     /// The code is formatted.
     Fmt,
-    /// No two modules of a published crate need each other.
-    Circles,
     /// All tests of all crates, on all stores. Clippy has nothing to say about what is built for it.
     Test,
     /// A short torture of each store, with the same faults every time.
@@ -110,10 +108,9 @@ pub(crate) struct Chosen {
 
 impl Step {
     /// In an order in which each has use for what those before it have built.
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 16] = [
         Self::Install,
         Self::Fmt,
-        Self::Circles,
         Self::Test,
         Self::Torture,
         Self::Clippy,
@@ -139,7 +136,7 @@ impl Step {
     pub(crate) fn builds_all(self) -> bool {
         !matches!(
             self,
-            Self::Install | Self::Fmt | Self::Circles | Self::Book | Self::Api | Self::Stores | Self::Loom
+            Self::Install | Self::Fmt | Self::Book | Self::Api | Self::Stores | Self::Loom
         )
     }
 
@@ -168,11 +165,6 @@ impl Step {
                 let mut command = cargo(["clippy", "--all-targets", "--features", FEATURES]);
                 command.args(etcd::workspace());
                 way.run(command.args(["--", "-D", "warnings"])).await?;
-            }
-            Self::Circles => {
-                for package in ["dblock", "dblock-macros", "dblock-web"] {
-                    circles::check(&top().join(package).join("src"))?;
-                }
             }
             Self::Messages => {
                 let programs = test_programs(way).await?;
