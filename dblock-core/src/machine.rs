@@ -4,7 +4,7 @@
 //! - [`call`] is what a caller wants, and [`out`] what it is told.
 //! - [`dispatch`] says which requests go together in a batch, and when it is sent.
 //! - [`env`] are the inputs beside the calls: the time, fresh ids, jitter.
-//! - [`ownership`] and [`end`] are what bodies read of a lease without the machine.
+//! - [`ownership`] and `end` are what bodies read of a lease without the machine.
 //!
 //! A driver or a simulation carries out what a machine wants done, and gives the results back to it.
 

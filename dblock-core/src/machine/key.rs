@@ -2,14 +2,14 @@
 //!
 //! Callers call it, [`handle_…`](Machine::handle_answer) takes what arrives, and [`poll_…`](Machine::poll_reply)
 //! says what is to be done then. At most one request for a key is on its way. Before and after each call time
-//! passes ([`Machine::advance`]): there a lease ends, and the next caller enters.
+//! passes (`advance`): there a lease ends, and the next caller enters.
 //!
-//! - [`held`] is the lease that this process has, a state machine with its table at the top of its file.
-//! - [`asking`] says when to ask for one, and keeps this process's place as successor.
-//! - [`queue`] holds the callers of this process, and is fair to other processes.
-//! - [`abandoned`] holds acquires whose answer nobody takes any more.
-//! - [`entering`] gives a lease that comes to this process to a caller, or tells callers that they do not get one.
-//! - [`requests`] says which request goes next, what its answer means, and what is still to be done.
+//! - `held` is the lease that this process has, a state machine with its table at the top of its file.
+//! - `asking` says when to ask for one, and keeps this process's place as successor.
+//! - `queue` holds the callers of this process, and is fair to other processes.
+//! - `abandoned` holds acquires whose answer nobody takes any more.
+//! - `entering` gives a lease that comes to this process to a caller, or tells callers that they do not get one.
+//! - `requests` says which request goes next, what its answer means, and what is still to be done.
 
 mod abandoned;
 mod asking;

@@ -27,7 +27,7 @@ pub struct Ownership {
     pub max_hold_until: Option<Time>,
     /// The row stays busy until here, even when the body has ended before.
     pub hold_min_until: Option<Time>,
-    /// The grant has made the change of the caller's [`Begin`].
+    /// The grant has made the change of the caller's [`Begin`](super::call::Begin).
     pub begun: bool,
     end: End,
     revoked: AtomicBool,
