@@ -31,6 +31,9 @@ pub(crate) struct Args {
     /// Go on after a schedule that fails, and only count.
     #[arg(long)]
     all: bool,
+    /// Instead of seeds, all schedules of small worlds that make at most so many choices other than the simplest.
+    #[arg(long, value_name = "CHOICES")]
+    small: Option<u32>,
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
@@ -40,6 +43,9 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     command.arg("--seed").arg(args.seed.to_string());
     command.args(args.digest.then_some("--digest"));
     command.args(args.all.then_some("--all"));
+    if let Some(most) = args.small {
+        command.arg("--small").arg(most.to_string());
+    }
     eprintln!("$ {}", shown(&command));
     let status = Process::start(&mut command, STOP)?.wait().await?;
     let code = status.code().and_then(|code| u8::try_from(code).ok());

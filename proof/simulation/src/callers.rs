@@ -20,7 +20,7 @@ const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 impl World {
     /// A task of a process acquires a lock.
     pub(crate) fn call(&mut self, process: usize, task: u8) {
-        if self.phase != Phase::Busy {
+        if self.phase != Phase::Busy || self.callers.len() >= self.most_callers {
             return;
         }
         if !self.processes[process].alive || self.processes[process].stopping {
@@ -50,14 +50,10 @@ impl World {
         let mut options = LockOptions::new().ttl(Duration::from_millis(ttl));
         options.wait = wait;
         options.renew = !self.tape.chance(callers.without_renewal);
-        options.max_hold = some(
-            self.tape.chance(callers.max_hold),
-            self.tape.pick(&[1000, 100, 5000]),
-        );
-        options.hold_min = some(
-            run.is_none() && self.tape.chance(callers.hold_min),
-            self.tape.pick(&[100, 1500, 8000]),
-        );
+        let has = self.tape.chance(callers.max_hold);
+        options.max_hold = some(has, self.tape.pick_if(has, &[1000, 100, 5000]));
+        let has = run.is_none() && self.tape.chance(callers.hold_min);
+        options.hold_min = some(has, self.tape.pick_if(has, &[100, 1500, 8000]));
         let call = Call {
             deadline: timeout.map(|timeout| now + timeout),
             begin: begin.flatten(),
@@ -143,8 +139,12 @@ impl World {
     pub(crate) fn gone(&mut self, number: usize) {
         self.forget(number);
         let caller = &self.callers[number];
-        let Some(task) = caller.task else { return };
-        let process = caller.process;
+        let (Some(task), process) = (caller.task, caller.process) else {
+            return;
+        };
+        if self.callers.len() >= self.most_callers {
+            return;
+        }
         let delay = if self.plan.busy {
             self.tape.pick(&[0, 0, 1])
         } else {

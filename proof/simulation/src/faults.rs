@@ -25,7 +25,7 @@ enum Kind {
 impl World {
     /// Plans the next fault.
     pub(crate) fn plan_fault(&mut self) {
-        if self.kinds().next().is_some() {
+        if self.most_faults > 0 && self.kinds().next().is_some() {
             let delay = self.tape.pick(&[300, 50, 10, 1000, 3000]) * MS;
             self.after(delay, What::Fault);
         }
@@ -54,6 +54,7 @@ impl World {
         if self.phase != Phase::Busy {
             return;
         }
+        self.most_faults -= 1;
         let kinds: Vec<Kind> = self.kinds().collect();
         let kind = self.tape.pick(&kinds);
         let process = self.tape.below(u32::try_from(self.processes.len()).unwrap_or(1)) as usize;

@@ -25,6 +25,7 @@ mod runs;
 mod schedule;
 mod show;
 mod shrink;
+mod small;
 mod store;
 mod tape;
 mod world;
@@ -54,16 +55,22 @@ struct Args {
     all: bool,
     /// Only say which schedule fails first, and how.
     brief: bool,
+    /// All schedules of small worlds with so many choices other than the simplest one, instead of seeds.
+    small: Option<usize>,
 }
 
 fn main() -> ExitCode {
     let Some(args) = args() else {
-        eprintln!("usage: simulate [--seeds COUNT] [--seed FIRST] [--digest] [--all] [--brief]");
+        eprintln!(
+            "usage: simulate [--seeds COUNT] [--seed FIRST] [--digest] [--all] [--brief] [--small CHOICES]"
+        );
         return ExitCode::FAILURE;
     };
     // A panic of the core is a failure like others.
     std::panic::set_hook(Box::new(|_| {}));
-    let good = if args.digest {
+    let good = if let Some(most) = args.small {
+        small_worlds(most, args.brief)
+    } else if args.digest {
         digest(&args)
     } else {
         schedules(&args)
@@ -82,6 +89,7 @@ fn args() -> Option<Args> {
         digest: false,
         all: false,
         brief: false,
+        small: None,
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -92,6 +100,7 @@ fn args() -> Option<Args> {
             "--digest" => args.digest = true,
             "--all" => args.all = true,
             "--brief" => args.brief = true,
+            "--small" => args.small = usize::try_from(number()?).ok(),
             _ => return None,
         }
     }
@@ -126,6 +135,29 @@ fn schedules(args: &Args) -> bool {
         println!("{count} times, first at seed {seed}: {violation}");
     }
     failures.is_empty()
+}
+
+/// All schedules of the small worlds.
+fn small_worlds(most: usize, brief: bool) -> bool {
+    let begin = Instant::now();
+    let mut all = 0;
+    for (wrong, fault) in small::WORLDS {
+        match small::run_all(fault, most) {
+            Ok(schedules) => {
+                all += schedules;
+                println!("{wrong}: {schedules} schedules");
+            }
+            Err(failure) => {
+                if !brief {
+                    failure.events.iter().for_each(|line| println!("{line}"));
+                }
+                println!("{wrong}: {}", failure.violation);
+                return false;
+            }
+        }
+    }
+    println!("{all} schedules in {:.0} s", begin.elapsed().as_secs_f64());
+    true
 }
 
 /// One number for the events of all schedules: a core that behaves as before has the same.

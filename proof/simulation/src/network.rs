@@ -18,7 +18,7 @@ const KINDS: [Kind; 3] = [Kind::Extend, Kind::Release, Kind::Acquire];
 impl World {
     /// How long something takes on its way.
     pub(crate) fn delay(&mut self) -> u64 {
-        let exact = u64::from(self.tape.below(64)) * 7 * US;
+        let exact = u64::from(self.tape.jitter(64)) * 7 * US;
         let slow = self.plan.faults.slow_network;
         let base = if self.phase == Phase::Busy && self.tape.chance(slow) {
             self.tape.pick(&[20, 100, 400, 1000, 2500, 4000]) * MS
@@ -93,7 +93,7 @@ impl World {
                 self.deliver_at(number, self.now + delay);
             }
             Fate::LostBefore => {
-                let hangs = self.tape.below(4) == 3;
+                let hangs = self.tape.last_of(4);
                 let at = if hangs { u64::MAX } else { self.now + delay };
                 self.break_at(number, at);
             }
@@ -257,7 +257,7 @@ impl World {
         let delay = self.delay();
         match self.batches[number].fate {
             Fate::LostAfter => {
-                let hangs = self.tape.below(4) == 3;
+                let hangs = self.tape.last_of(4);
                 let at = if hangs { u64::MAX } else { self.now + delay };
                 self.break_at(number, at);
             }

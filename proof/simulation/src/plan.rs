@@ -114,14 +114,44 @@ impl Plan {
             plan.callers = Callers::draw(tape, healthy);
         }
         if plan.faults.clock_ahead > 0 {
-            // The different speeds of clocks use up a part of the margin too.
-            let ttl = Duration::from_millis(plan.ttls[0].min(plan.ttls[1]).min(3000));
-            let drift = Duration::from_millis(4);
-            plan.jump_ahead = nanos(margin(ttl).saturating_sub(drift));
+            plan.jump_ahead = harmless_jump(plan.ttls);
             plan.faults.big_jumps = tape.chance(200);
         }
         plan
     }
+}
+
+impl Plan {
+    /// The plan of a small world, in which this goes wrong. Callers do all that callers do.
+    pub(crate) fn small(fault: impl FnOnce(&mut Self)) -> Self {
+        let ttls = [1000, 3000];
+        let mut plan = Self {
+            processes: 2,
+            keys: 1,
+            tasks: 2,
+            concurrency: 3,
+            wake_ups: true,
+            events: 300,
+            healthy: false,
+            busy: false,
+            late_driver: false,
+            ttls,
+            longest_section: 6,
+            faults: Faults::default(),
+            callers: Callers::all(),
+            jump_ahead: harmless_jump(ttls),
+        };
+        fault(&mut plan);
+        plan
+    }
+}
+
+/// How far the store's clock may jump ahead before a lease ends there while its owner has it, in ns.
+fn harmless_jump(ttls: [u64; 2]) -> u64 {
+    // The different speeds of clocks use up a part of the margin too.
+    let ttl = Duration::from_millis(ttls[0].min(ttls[1]).min(3000));
+    let drift = Duration::from_millis(4);
+    nanos(margin(ttl).saturating_sub(drift))
 }
 
 impl Faults {
@@ -149,6 +179,23 @@ impl Faults {
 }
 
 impl Callers {
+    /// Some callers do each.
+    fn all() -> Self {
+        Self {
+            give_up: 1,
+            without_renewal: 1,
+            hold_min: 1,
+            max_hold: 1,
+            signal: 1,
+            nested: 1,
+            pins: 1,
+            extends: 1,
+            dropped: 1,
+            runs: 1,
+            children: 1,
+        }
+    }
+
     fn draw(tape: &mut Tape, healthy: bool) -> Self {
         let mut some = |often: &[u32]| if tape.below(2) == 0 { 0 } else { tape.pick(often) };
         Self {

@@ -102,7 +102,7 @@ impl Random for Chance<'_> {
     }
 
     fn fraction(&mut self) -> f64 {
-        f64::from(self.tape.below(16)) / 16.0
+        f64::from(self.tape.jitter(16)) / 16.0
     }
 }
 
@@ -119,8 +119,8 @@ impl Process {
                 offset: number as u64 * 100 * S,
                 fast: tape.pick(&[0, 900, -900]),
             },
-            hand_over: tape.below(4) != 3,
-            can_listen: plan.wake_ups && tape.below(5) != 4,
+            hand_over: !tape.last_of(4),
+            can_listen: plan.wake_ups && !tape.last_of(5),
             subscribed: false,
             listening: false,
             dispatch: Dispatch::new(1, plan.concurrency),

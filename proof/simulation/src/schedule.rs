@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::plan::Plan;
 use crate::tape::Tape;
 use crate::world::World;
 
@@ -37,29 +38,35 @@ pub(crate) fn explain(seed: u64) -> Option<Failure> {
 /// The events of a seed's schedule, line by line. Code that behaves as before has the same ones.
 pub(crate) fn events(seed: u64) -> Vec<String> {
     let (_, world) = run_tape(Tape::from_seed(seed, false), true);
-    world.and_then(|world| world.trace).unwrap_or_default()
+    world.trace.unwrap_or_default()
 }
 
 fn failure(tape: Tape) -> Option<Failure> {
     let (result, world) = run_tape(tape, true);
-    let (tape, events) = world.map_or_else(Default::default, |world| {
-        (world.tape.into_record(), world.trace.unwrap_or_default())
-    });
     Some(Failure {
         violation: result.err()?,
-        tape,
-        events,
+        tape: world.tape.into_record(),
+        events: world.trace.unwrap_or_default(),
     })
 }
 
-pub(crate) fn run_tape(tape: Tape, traced: bool) -> (Result<u32, String>, Option<World>) {
-    let mut world = World::new(tape, traced);
+pub(crate) fn run_tape(mut tape: Tape, traced: bool) -> (Result<u32, String>, World) {
+    let plan = Plan::draw(&mut tape);
+    let mut world = World::new(plan, tape, traced);
+    (run_world(&mut world), world)
+}
+
+/// Runs a world to its end. Returns how many events it had.
+///
+/// # Errors
+/// The rule that was broken.
+pub(crate) fn run_world(world: &mut World) -> Result<u32, String> {
     let panicked = catch_unwind(AssertUnwindSafe(|| world.run())).is_err();
     if panicked {
         world.fail("a panic".to_owned());
     }
     match &world.checks.violation {
-        Some(violation) => (Err(violation.clone()), Some(world)),
-        None => (Ok(world.events), Some(world)),
+        Some(violation) => Err(violation.clone()),
+        None => Ok(world.events),
     }
 }

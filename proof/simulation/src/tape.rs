@@ -9,6 +9,8 @@ pub(crate) struct Tape {
     script: Option<std::vec::IntoIter<u32>>,
     /// The choices so far, if they are recorded.
     record: Option<Vec<u32>>,
+    /// The choices so far, each with how many there were, if there are only a few of each.
+    few: Option<Vec<(u32, u32)>>,
 }
 
 impl Tape {
@@ -17,6 +19,7 @@ impl Tape {
             state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5bf0_3635,
             script: None,
             record: record.then(Vec::new),
+            few: None,
         }
     }
 
@@ -27,18 +30,51 @@ impl Tape {
         }
     }
 
+    /// As [`repeat`](Self::repeat), in a small world: each choice is one of a few, of which the first is the
+    /// simplest too.
+    pub(crate) fn few(choices: Vec<u32>) -> Self {
+        Self {
+            script: Some(choices.into_iter()),
+            few: Some(Vec::with_capacity(128)),
+            ..Self::from_seed(0, false)
+        }
+    }
+
+    /// The choices in a small world, each with how many there were.
+    pub(crate) fn into_few(self) -> Vec<(u32, u32)> {
+        self.few.unwrap_or_default()
+    }
+
     pub(crate) fn into_record(self) -> Vec<u32> {
         self.record.unwrap_or_default()
     }
 
     /// From 0 up to, but not including, `count`.
     pub(crate) fn below(&mut self, count: u32) -> u32 {
+        if self.few.is_some() {
+            return match count {
+                0..=4 => self.one_of_few(count),
+                _ => [0, count / 2, count - 1][self.one_of_few(3) as usize],
+            };
+        }
         let choice = match &mut self.script {
             Some(script) => script.next().unwrap_or(0).min(count.saturating_sub(1)),
             None => self.random(count),
         };
         if let Some(record) = &mut self.record {
             record.push(choice);
+        }
+        choice
+    }
+
+    fn one_of_few(&mut self, count: u32) -> u32 {
+        if count < 2 {
+            return 0;
+        }
+        let next = self.script.as_mut().and_then(Iterator::next);
+        let choice = next.unwrap_or(0).min(count - 1);
+        if let Some(few) = &mut self.few {
+            few.push((choice, count));
         }
         choice
     }
@@ -55,7 +91,30 @@ impl Tape {
 
     /// True this many times in a thousand.
     pub(crate) fn chance(&mut self, permille: u32) -> bool {
+        if self.few.is_some() {
+            return permille > 0 && self.one_of_few(2) == 1;
+        }
         permille > 0 && self.below(1000) >= 1000 - permille.min(1000)
+    }
+
+    /// Whether it is the last of so many.
+    pub(crate) fn last_of(&mut self, count: u32) -> bool {
+        let count = if self.few.is_some() { 2 } else { count };
+        self.below(count) == count - 1
+    }
+
+    /// As [`below`](Self::below), for what only keeps times apart: always 0 in a small world.
+    pub(crate) fn jitter(&mut self, count: u32) -> u32 {
+        if self.few.is_some() { 0 } else { self.below(count) }
+    }
+
+    /// As [`pick`](Self::pick), for what matters only if `needed`: no choice in a small world otherwise.
+    pub(crate) fn pick_if<T: Copy>(&mut self, needed: bool, from: &[T]) -> T {
+        if self.few.is_some() && !needed {
+            from[0]
+        } else {
+            self.pick(from)
+        }
     }
 
     /// One of them; the first is the simplest.

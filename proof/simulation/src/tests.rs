@@ -3,6 +3,7 @@
 
 use crate::schedule::{events, explain, run, run_tape};
 use crate::shrink;
+use crate::small;
 use crate::tape::Tape;
 
 /// Runs seeds on two threads.
@@ -27,10 +28,18 @@ fn what_is_promised_holds_in_each_schedule() {
     run_all(1, 3_000);
 }
 
+#[test]
+fn what_is_promised_holds_in_the_small_worlds() {
+    for (wrong, fault) in small::WORLDS {
+        if let Err(failure) = small::run_all(fault, 1) {
+            panic!("{wrong}: {}\n{}", failure.violation, failure.events.join("\n"));
+        }
+    }
+}
+
 /// Runs the schedule of a tape. Returns its choices and its events.
 fn traced(tape: Tape) -> (Vec<u32>, Vec<String>) {
     let (_, world) = run_tape(tape, true);
-    let world = world.unwrap();
     (world.tape.into_record(), world.trace.unwrap())
 }
 

@@ -146,6 +146,10 @@ pub(crate) struct World {
     /// So many of them were sent before the server crashed last.
     pub(crate) crashed: usize,
     pub(crate) last_id: u64,
+    /// No caller comes after so many.
+    pub(crate) most_callers: usize,
+    /// So many faults from outside are still to come.
+    pub(crate) most_faults: u32,
     pub(crate) checks: Checks,
     /// The events in words, if they are recorded.
     pub(crate) trace: Option<Vec<String>>,
@@ -170,8 +174,7 @@ macro_rules! tell {
 pub(crate) use tell;
 
 impl World {
-    pub(crate) fn new(mut tape: Tape, traced: bool) -> Self {
-        let plan = Plan::draw(&mut tape);
+    pub(crate) fn new(plan: Plan, tape: Tape, traced: bool) -> Self {
         let keys: Vec<Key> = (0..plan.keys)
             .filter_map(|key| Key::new(None, ["a", "b"][key]).ok())
             .collect();
@@ -186,6 +189,8 @@ impl World {
             asks: Vec::new(),
             crashed: 0,
             last_id: 0,
+            most_callers: usize::MAX,
+            most_faults: u32::MAX,
             checks: Checks::new(keys.len()),
             trace: traced.then(Vec::new),
             events: 0,
