@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use dblock::LockRow;
+use dblock::store::clock::Timestamp;
 use dblock::store::{Outcome, Store};
 
 use super::Fixture;
@@ -26,11 +27,10 @@ fn assert_granted_row(store: &dyn Store, row: &LockRow, asker: &Asker, fence_tok
         return;
     }
     assert!(
-        fence_token >= row.acquired_at,
+        fence_token >= row.acquired_at.as_micros(),
         "the token is not above the clock: {row:?}"
     );
-    let length =
-        Duration::from_micros(u64::try_from(row.expire_at - row.acquired_at).expect("ends after its start"));
+    let length = row.expire_at.since(row.acquired_at);
     let difference = length.abs_diff(ttl);
     assert!(
         difference < Duration::from_millis(10),
@@ -51,7 +51,7 @@ pub async fn absent_row_is_granted(fixture: &impl Fixture) {
 
     let row = existing(&*fixture.store().await, &asker.key).await;
     assert_granted_row(&*store, &row, &asker, grant.fence_token, LONG);
-    assert_eq!(row.wanted_until, 0);
+    assert_eq!(row.wanted_until, Timestamp::EPOCH);
 }
 
 /// Acquire of a row that was released: it becomes held, with a larger token.

@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 
 use dblock::InspectFilter;
-use dblock::store::Outcome;
+use dblock::store::clock::Timestamp;
+use dblock::store::{Outcome, Released};
 
 use super::Fixture;
 use super::context::{Asker, Grant, LONG, SHORT, batch, existing, granted, row};
@@ -59,7 +60,7 @@ pub async fn batch_of_mixed_actions_answers_in_order(fixture: &impl Fixture) {
                 "busy"
             }
             Outcome::Extended { .. } => "extended",
-            Outcome::Released { freed: true, .. } => "released",
+            Outcome::Released(Released::Freed) => "released",
             Outcome::Lost => "lost",
             _ => "something else",
         };
@@ -68,7 +69,10 @@ pub async fn batch_of_mixed_actions_answers_in_order(fixture: &impl Fixture) {
     for round in 0..10 {
         let count = |what: &str| Asker::new(&format!("{round} {what}")).key;
         assert_eq!(existing(&*store, &count("absent")).await.reentrant_count, 1);
-        assert_ne!(existing(&*store, &count("held")).await.wanted_until, 0);
+        assert_ne!(
+            existing(&*store, &count("held")).await.wanted_until,
+            Timestamp::EPOCH
+        );
         assert_eq!(
             existing(&*store, &count("extended")).await.reentrant_count,
             round + 2
@@ -126,7 +130,7 @@ pub async fn batch_of_a_hundred_keys(fixture: &impl Fixture) {
 
     let releases: Vec<_> = askers.iter().map(Asker::release).collect();
     for outcome in batch(&*store, &releases).await {
-        assert_eq!(outcome, Outcome::released(true, false));
+        assert_eq!(outcome, Outcome::Released(Released::Freed));
     }
     let rows = store
         .inspect(&InspectFilter::new().prefix("key "))

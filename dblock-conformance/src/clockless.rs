@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{NEXT_TTL, Outcome, Store, WakeUp};
+use dblock::store::{NEXT_TTL, Outcome, Released, Store, WakeUp};
 
 use super::Fixture;
 use super::context::{
@@ -13,7 +13,7 @@ use super::context::{
 use super::listen::listening;
 use super::successor::{busy_behind, next_of, queued, queued_behind};
 
-const PASSED_ON: Outcome = Outcome::released(true, true);
+const PASSED_ON: Outcome = Outcome::Released(Released::PassedOn);
 
 /// A store that queues without a clock.
 async fn clockless(fixture: &impl Fixture) -> Option<Arc<dyn Store>> {
@@ -67,7 +67,7 @@ pub async fn successor_without_a_clock_keeps_its_place(fixture: &impl Fixture) {
     assert_eq!(changes_nothing(&*store, next.release()).await, Outcome::Lost);
     assert_eq!(
         one(&*store, holder.release()).await,
-        Outcome::released(true, false)
+        Outcome::Released(Released::Freed)
     );
     assert_eq!(existing(&*store, &holder.key).await.reentrant_count, 0);
 }

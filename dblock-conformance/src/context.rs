@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
+use dblock::store::clock::Timestamp;
 use dblock::store::{
     Acquire, Action, Extend, HandedOver, Holder, Outcome, Request, Store, StoreError, StoreFuture,
 };
@@ -222,7 +223,7 @@ pub(super) async fn force_release(store: &dyn Store, key: &Key) -> bool {
 }
 
 /// When a lease ends in a store that cannot tell.
-const UNKNOWN_END: i64 = i64::MAX;
+const UNKNOWN_END: Timestamp = Timestamp::from_micros(i64::MAX);
 
 /// The row of a key. A store without a clock estimates when the lease ends, so that is left out.
 pub(super) async fn row(store: &dyn Store, key: &Key) -> Option<LockRow> {
@@ -244,7 +245,7 @@ pub(super) async fn row(store: &dyn Store, key: &Key) -> Option<LockRow> {
 pub(super) async fn existing(store: &dyn Store, key: &Key) -> LockRow {
     match row(store, key).await {
         Some(row) => row,
-        None if !store.capabilities().former_leases => LockRow::new(key.clone(), 1),
+        None if !store.capabilities().former_leases => LockRow::new(key.clone(), Timestamp::from_micros(1)),
         None => panic!("there is no row for {key:?}"),
     }
 }
@@ -281,7 +282,7 @@ pub(super) async fn changes_nothing(store: &dyn Store, request: Request) -> Outc
     let key = request.key.clone();
     let before = row(store, &key).await;
     let outcome = one(store, request).await;
-    let now = before.as_ref().map_or(0, |row| row.now);
+    let now = before.as_ref().map_or(Timestamp::EPOCH, |row| row.now);
     let after = row(store, &key).await.map(|row| changed(row, |it| it.now = now));
     assert_eq!(after, before, "the row changed");
     outcome
@@ -349,5 +350,5 @@ pub(super) fn assert_told(store: &dyn Store, holder: &Holder, ttl: Duration) {
 
 /// A time left, from columns.
 pub(super) fn left(row: &LockRow) -> Duration {
-    Duration::from_micros(u64::try_from(row.expire_at - row.now).unwrap_or(0))
+    row.expire_at.since(row.now)
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dblock::store::clock::micros;
+use dblock::store::clock::Timestamp;
 use dblock::store::rules::carry_out;
 use dblock::store::{Action, Outcome, Request, Store, StoreError};
 use dblock::{InspectFilter, Key, LockRow};
@@ -83,7 +83,7 @@ struct Run<'f, F> {
 /// All rows, and the clock when they were read. The rows themselves are without it.
 struct Seen {
     rows: Rows,
-    clock: i64,
+    clock: Timestamp,
 }
 
 type Rows = BTreeMap<Key, LockRow>;
@@ -110,7 +110,7 @@ impl<F: Fixture> Run<'_, F> {
     }
 
     /// Reads the rows. Returns the former rows, and the clocks between which they have changed.
-    async fn look_again(&mut self) -> (Rows, (i64, i64)) {
+    async fn look_again(&mut self) -> (Rows, (Timestamp, Timestamp)) {
         let after = look(&*self.stores[0]).await;
         let before = std::mem::replace(&mut self.seen, after);
         (before.rows, (before.clock, self.seen.clock))
@@ -126,16 +126,17 @@ impl<F: Fixture> Run<'_, F> {
         for (request, answer) in requests.into_iter().zip(answers) {
             let row = before.remove(&request.key);
             let after = all_after.remove(&request.key);
-            let fits = |now: &i64| is_explained(*now, times, &request, row.as_ref(), &answer, after.as_ref());
+            let fits =
+                |now: &Timestamp| is_explained(*now, times, &request, row.as_ref(), &answer, after.as_ref());
             if !clocks(&request, times, after.as_ref()).iter().any(fits) {
                 let mut expected = row
                     .clone()
-                    .unwrap_or_else(|| LockRow::new(request.key.clone(), 0));
+                    .unwrap_or_else(|| LockRow::new(request.key.clone(), Timestamp::EPOCH));
                 expected.now = times.1;
                 let answered = carry_out(&request, &mut expected);
                 panic!(
                     "the store and the rules differ in {}:\n{request:#?}\non {row:#?}\nwas answered with \
-                     {answer:#?}\nand left {after:#?}\nThe rules say, at {}: {answered:#?}\nand leave {expected:#?}",
+                     {answer:#?}\nand left {after:#?}\nThe rules say, at {:?}: {answered:#?}\nand leave {expected:#?}",
                     self.title, times.1
                 );
             }
@@ -190,7 +191,7 @@ async fn look(store: &dyn Store) -> Seen {
     let clock = rows.iter().map(|row| row.now).max().expect("the clock's row");
     let rows = rows
         .into_iter()
-        .map(|row| (row.key.clone(), changed(row, |it| it.now = 0)));
+        .map(|row| (row.key.clone(), changed(row, |it| it.now = Timestamp::EPOCH)));
     Seen {
         clock,
         rows: rows.collect(),
@@ -220,17 +221,21 @@ async fn answers(store: &dyn Store, requests: &[Request]) -> Vec<Answer> {
 /// The times at which the request may have been carried out, judged by what it wrote. A request that wrote
 /// nothing may have been carried out at any time: hardly any time that it compared with has passed meanwhile,
 /// so one end fits.
-fn clocks(request: &Request, (earliest, latest): (i64, i64), after: Option<&LockRow>) -> Vec<i64> {
+fn clocks(
+    request: &Request,
+    (earliest, latest): (Timestamp, Timestamp),
+    after: Option<&LockRow>,
+) -> Vec<Timestamp> {
     let mut clocks = vec![earliest, latest];
     let Some(row) = after else { return clocks };
     clocks.push(row.acquired_at);
     match &request.action {
         Action::Acquire(ask) => {
-            let length = ask.wanted_for.map_or(0, micros);
+            let length = ask.wanted_for.unwrap_or_default();
             clocks.push(row.wanted_until - length);
             clocks.extend(row.next.as_ref().map(|next| next.until - length));
         }
-        Action::Extend(ask) => clocks.push(row.expire_at - micros(ask.ttl)),
+        Action::Extend(ask) => clocks.push(row.expire_at - ask.ttl),
         Action::Release => {}
         other => panic!("the suite sends no {other:?}"),
     }
@@ -240,8 +245,8 @@ fn clocks(request: &Request, (earliest, latest): (i64, i64), after: Option<&Lock
 
 /// Whether the rules give this answer and leave this row when it is `now`.
 fn is_explained(
-    now: i64,
-    times: (i64, i64),
+    now: Timestamp,
+    times: (Timestamp, Timestamp),
     request: &Request,
     before: Option<&LockRow>,
     answer: &Answer,
@@ -252,11 +257,12 @@ fn is_explained(
         .unwrap_or_else(|| LockRow::new(request.key.clone(), now));
     row.now = now;
     let expected = carry_out(request, &mut row);
-    let was_changed = matches!(expected, Ok((_, true)));
+    let was_changed = expected.as_ref().is_ok_and(|expected| expected.changed);
+    let expected = expected.map(|expected| expected.outcome);
     let expected = match (expected, answer) {
         // A successor may be told so too, where nothing is written.
-        (Ok((Outcome::Queued { holder, .. }, false)), Ok(Outcome::Busy(_))) => {
-            Ok((Outcome::Busy(holder), false))
+        (Ok(Outcome::Queued { holder, .. }), Ok(Outcome::Busy(_))) if !was_changed => {
+            Ok(Outcome::Busy(holder))
         }
         (expected, _) => expected,
     };
@@ -264,8 +270,8 @@ fn is_explained(
     let after = after.map(|after| changed(after.clone(), |it| it.now = now));
     row == after
         && match (expected, answer) {
-            (Ok((expected, _)), Ok(answer)) => {
-                let slack = Duration::from_micros(u64::try_from(times.1 - times.0).unwrap_or(0));
+            (Ok(expected), Ok(answer)) => {
+                let slack = times.1.since(times.0);
                 let (expected_left, left) = (remaining(&expected), remaining(answer));
                 timeless(expected) == timeless(answer.clone()) && expected_left.abs_diff(left) <= slack
             }

@@ -49,8 +49,8 @@ macro_rules! forward_to_inner {
         }
     };
     (@rest) => {
-        fn place(&self) -> Option<String> {
-            self.inner.place()
+        fn location(&self) -> Option<String> {
+            self.inner.location()
         }
 
         fn check_schema(&self) -> $crate::dblock::store::StoreFuture<'_, Result<(), $crate::dblock::store::StoreError>> {

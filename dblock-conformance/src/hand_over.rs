@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::store::{HandedOver, Outcome, Store};
+use dblock::store::{HandedOver, Outcome, Released, Store};
 use uuid::Uuid;
 
 use super::Fixture;
@@ -121,7 +121,7 @@ pub async fn local_hand_over_is_written(fixture: &impl Fixture) {
     );
     assert_eq!(
         one(&*store, first.release()).await,
-        Outcome::released(true, false),
+        Outcome::Released(Released::Freed),
         "the lease is the first one's, whoever has it now"
     );
 }

@@ -1,6 +1,6 @@
 //! Extend and Release, by the holder and by everybody else.
 
-use dblock::store::{Outcome, Store};
+use dblock::store::{Outcome, Released, Store};
 
 use super::Fixture;
 use super::context::{
@@ -103,7 +103,7 @@ pub async fn release_frees_once(fixture: &impl Fixture) {
     one(&*store, asker.extend(3, SHORT)).await;
     assert_eq!(
         one(&*store, asker.release()).await,
-        Outcome::released(true, false)
+        Outcome::Released(Released::Freed)
     );
     if !store.capabilities().former_leases {
         assert_eq!(row(&*store, &asker.key).await, None);
@@ -120,7 +120,7 @@ pub async fn release_frees_once(fixture: &impl Fixture) {
     );
     for _ in 0..2 {
         let again = changes_nothing(&*other, asker.release()).await;
-        assert_eq!(again, Outcome::released(false, false));
+        assert_eq!(again, Outcome::Released(Released::Before));
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use dblock::store::Store;
+use dblock::store::clock::Timestamp;
 use dblock::{InspectFilter, LockRow};
 
 use super::Fixture;
@@ -157,12 +158,9 @@ pub async fn clock_is_near_ours_and_moves(fixture: &impl Fixture) {
     let asker = Asker::new("clock");
     granted(&*store, asker.acquire(LONG)).await;
     let first = existing(&*store, &asker.key).await;
-    let ours = SystemTime::now()
-        .duration_since(SystemTime::UNIX_EPOCH)
-        .expect("it is after 1970");
-    let theirs = Duration::from_micros(u64::try_from(first.now).expect("it is after 1970"));
+    let (ours, theirs) = (Timestamp::from(SystemTime::now()), first.now);
     assert!(
-        ours.abs_diff(theirs) < Duration::from_mins(10),
+        ours.max(theirs).since(ours.min(theirs)) < Duration::from_mins(10),
         "the store's clock says {theirs:?}, ours {ours:?}"
     );
     until(&*store, &asker.key, "the clock to move", |row| {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{Outcome, Store, StoreError, StoreErrorKind, WakeUp};
+use dblock::store::{Outcome, Released, Store, StoreError, StoreErrorKind, WakeUp};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -58,7 +58,7 @@ pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
     let (alone, together) = askers.split_at(3);
     for asker in alone {
         let outcome = one(&*store, asker.release()).await;
-        assert_eq!(outcome, Outcome::released(true, false));
+        assert_eq!(outcome, Outcome::Released(Released::Freed));
     }
     let releases: Vec<_> = together.iter().map(Asker::release).collect();
     batch(&*store, &releases).await;

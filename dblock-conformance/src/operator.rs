@@ -1,6 +1,6 @@
 //! Revoke and force-release: what an operator may do.
 
-use dblock::store::Outcome;
+use dblock::store::{Outcome, Released};
 
 use super::Fixture;
 use super::context::{
@@ -39,7 +39,7 @@ pub async fn revoked_lease_is_not_lengthened(fixture: &impl Fixture) {
     );
     assert_eq!(
         one(&*store, asker.release()).await,
-        Outcome::released(true, false)
+        Outcome::Released(Released::Freed)
     );
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dblock::LockRow;
-use dblock::store::{NEXT_TTL, Outcome, Store};
+use dblock::store::{NEXT_TTL, Outcome, Released, Store};
 
 use super::Fixture;
 use super::context::{
@@ -11,9 +11,9 @@ use super::context::{
 };
 use super::successor::{lapsed, queued, queued_behind, queues};
 
-const PASSED_ON: Outcome = Outcome::released(true, true);
+const PASSED_ON: Outcome = Outcome::Released(Released::PassedOn);
 
-const FREED: Outcome = Outcome::released(true, false);
+const FREED: Outcome = Outcome::Released(Released::Freed);
 
 /// A key that was passed on: who had it, and who has it now, for [`NEXT_TTL`].
 async fn passed_on(store: &dyn Store, name: &str) -> (Asker, Asker) {
@@ -28,8 +28,7 @@ fn assert_passed_on(before: &LockRow, after: &LockRow, to: &Asker) {
         after.acquired_at >= before.now && after.acquired_at <= after.now,
         "passed on at another time: {after:?}"
     );
-    let fence_token = after.acquired_at.max(before.fence_ceiling + 1);
-    let ttl = i64::try_from(NEXT_TTL.as_micros()).expect("a short time");
+    let fence_token = after.acquired_at.as_micros().max(before.fence_ceiling + 1);
     let expected = changed(before.clone(), |it| {
         it.owner = to.owner;
         it.holder.clone_from(&to.holder);
@@ -38,7 +37,7 @@ fn assert_passed_on(before: &LockRow, after: &LockRow, to: &Asker) {
         it.fence_token = fence_token;
         it.fence_ceiling = fence_token + i64::from(SPARE);
         it.acquired_at = after.acquired_at;
-        it.expire_at = after.acquired_at + ttl;
+        it.expire_at = after.acquired_at + NEXT_TTL;
         it.revoked = false;
         it.next = None;
         it.now = after.now;
@@ -231,7 +230,7 @@ pub async fn batches_pass_on_free_and_withdraw(fixture: &impl Fixture) {
         again.release(),
         gone.release(),
     ];
-    let repeated = Outcome::released(false, false);
+    let repeated = Outcome::Released(Released::Before);
     let answers = batch(&*other, &releases).await;
     let expected = [
         Outcome::Withdrawn,

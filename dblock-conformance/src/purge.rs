@@ -162,7 +162,7 @@ pub async fn tokens_grow_over_a_purge(fixture: &impl Fixture) {
         last = token + 100;
         one(&*store, former.release()).await;
         until(&*store, &former.key, "the row to be idle", |row| {
-            row.now > row.expire_at && row.now > row.fence_ceiling
+            row.now > row.expire_at && row.now.as_micros() > row.fence_ceiling
         })
         .await;
         purge_all(&*store, Duration::ZERO).await;

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dblock::store::{Outcome, Store};
+use dblock::store::{Outcome, Released, Store};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
@@ -73,7 +73,7 @@ pub async fn one_owner_at_a_time(fixture: &impl Fixture) {
                 room.leave();
                 assert_eq!(
                     one(&*store, asker.release()).await,
-                    Outcome::released(true, false)
+                    Outcome::Released(Released::Freed)
                 );
             }
         });
@@ -134,7 +134,7 @@ pub async fn crossing_batches_exclude_each_other(fixture: &impl Fixture) {
                     }
                     let releases: Vec<_> = inside.iter().map(|(_, asker)| asker.release()).collect();
                     for outcome in batch(&*store, &releases).await {
-                        assert_eq!(outcome, Outcome::released(true, false));
+                        assert_eq!(outcome, Outcome::Released(Released::Freed));
                     }
                     if !outside.is_empty() {
                         pause().await;

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use dblock::Key;
-use dblock::store::record::carry_out;
+use dblock::store::clock::Timestamp;
+use dblock::store::rules::{RecordEffect, change_record};
 use dblock::store::{
     Outcome, Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite,
     Records, StoreErrorKind, WriteLease,
@@ -43,7 +44,7 @@ pub(super) async fn read(records: &dyn Records, key: &Key) -> Option<Record> {
 /// The record without the clock.
 fn timeless(record: Option<Record>) -> Option<Record> {
     record.map(|mut record| {
-        record.now = 0;
+        record.now = Timestamp::EPOCH;
         record
     })
 }
@@ -56,7 +57,7 @@ pub(super) async fn change(records: &dyn Records, key: &Key, change: RecordChang
     write(records, &RecordWrite::new(key.clone(), change)).await
 }
 
-/// Random writes on a few records, each compared with [`carry_out`].
+/// Random writes on a few records, each compared with [`change_record`].
 pub async fn record_writes_are_carried_out_by_the_rules(fixture: &impl Fixture) {
     let stores = [fixture.store().await, fixture.store().await];
     let [Some(one), Some(other)] = [stores[0].records(), stores[1].records()] else {
@@ -100,13 +101,14 @@ pub async fn record_writes_are_carried_out_by_the_rules(fixture: &impl Fixture) 
         let done = write(records, &RecordWrite::new(key.clone(), change.clone())).await;
         let after = read(other, key).await;
         // When it was written, as far as that can be seen.
-        let clock = after
-            .as_ref()
-            .map_or(0, |record| record.started_at.max(record.finished_at));
+        let clock = after.as_ref().map_or(Timestamp::EPOCH, |record| {
+            record.started_at.max(record.finished_at)
+        });
         let clock = before.as_ref().map_or(clock, |before| clock.max(before.now));
-        let ruled = carry_out(key, &change, before.as_ref(), clock);
-        assert_eq!(done, ruled.is_some(), "step {step}: {change:?} on {before:?}");
-        let left = ruled.unwrap_or(before);
+        let ruled = change_record(key, &change, before.as_ref(), clock);
+        let changes = ruled != RecordEffect::Nothing;
+        assert_eq!(done, changes, "step {step}: {change:?} on {before:?}");
+        let left = ruled.left(before);
         assert!(
             about(left.as_ref(), after.as_ref()),
             "step {step}: {change:?} left {after:?} instead of {left:?}"
@@ -128,7 +130,10 @@ fn about(expected: Option<&Record>, found: Option<&Record>) -> bool {
     let (Some(expected), Some(found)) = (expected, found) else {
         return expected.is_none() && found.is_none();
     };
-    let near = |a: i64, b: i64| (a == 0) == (b == 0) && a.abs_diff(b) < 60_000_000;
+    let near = |a: Timestamp, b: Timestamp| {
+        let apart = a.max(b).since(a.min(b));
+        (a == Timestamp::EPOCH) == (b == Timestamp::EPOCH) && apart < Duration::from_mins(1)
+    };
     let mut same = found.clone();
     same.started_at = expected.started_at;
     same.finished_at = expected.finished_at;
@@ -186,7 +191,11 @@ pub async fn record_without_a_lease_leaves_the_row(fixture: &impl Fixture) {
     store
         .apply(&[Asker::new("written beside a holder").queue(Duration::ZERO)])
         .await;
-    let timeless_row = async |key: &Key| row(&*store, key).await.map(|it| changed(it, |it| it.now = 0));
+    let timeless_row = async |key: &Key| {
+        row(&*store, key)
+            .await
+            .map(|it| changed(it, |it| it.now = Timestamp::EPOCH))
+    };
     for key in [holder.key.clone(), key("written without a row")] {
         let before = timeless_row(&key).await;
         for change in changes(token) {

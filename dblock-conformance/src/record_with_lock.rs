@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use dblock::Key;
 use dblock::LockRow;
-use dblock::store::record::carry_out;
-use dblock::store::rules::carry_out_with_record;
+use dblock::store::clock::Timestamp;
+use dblock::store::rules::{CarriedOut, RecordEffect, carry_out, change_record};
 use dblock::store::{
-    Action, Outcome, Record, RecordChange, RecordEntry, RecordState, RecordVersion, Records, Request, Store,
+    Action, Outcome, Record, RecordChange, RecordEntry, RecordState, RecordVersion, Records, Released,
+    Request, Store,
 };
 
 use super::Fixture;
@@ -65,7 +66,10 @@ pub async fn record_begins_with_the_grant(fixture: &impl Fixture) {
         ..begun(1).version()
     };
     let record = read(&*store, &first.key).await.expect("it was begun");
-    assert_eq!((record.version(), record.finished_at), (version, 0));
+    assert_eq!(
+        (record.version(), record.finished_at),
+        (version, Timestamp::EPOCH)
+    );
 
     let busy = Asker::new("begins");
     let replace = RecordChange::Replace(version, begun(2));
@@ -93,7 +97,7 @@ pub async fn record_begins_with_the_grant(fixture: &impl Fixture) {
     assert!(done, "{outcome:?}");
     let record = read(&*store, &first.key).await.expect("it was begun again");
     assert_eq!((record.attempts, record.fence_token), (2, fence_token));
-    assert_eq!((record.error, record.finished_at), (None, 0));
+    assert_eq!((record.error, record.finished_at), (None, Timestamp::EPOCH));
 }
 
 /// A release takes back what its lease has begun, even if the lease has expired or is passed on, and nothing
@@ -119,7 +123,7 @@ pub async fn record_is_taken_back_with_the_release(fixture: &impl Fixture) {
     )
     .await;
     let released = one(&*store, passing.release().with_record(delete.clone())).await;
-    assert!(matches!(released, Outcome::Released { passed_on: true, .. }));
+    assert!(matches!(released, Outcome::Released(Released::PassedOn)));
     assert_eq!(read(&*store, &passing.key).await, None);
 
     let expired = Asker::new("taken back, and expired");
@@ -216,7 +220,7 @@ pub async fn record_of_each_key_of_a_batch_is_begun(fixture: &impl Fixture) {
         };
         let releases: Vec<_> = askers.iter().enumerate().map(release).collect();
         for outcome in batch(&*store, &releases).await {
-            assert_eq!(outcome, Outcome::released(true, false));
+            assert_eq!(outcome, Outcome::Released(Released::Freed));
         }
         for (n, asker) in askers.iter().enumerate() {
             assert_eq!(
@@ -244,8 +248,12 @@ pub async fn record_changes_with_requests_by_the_rules(fixture: &impl Fixture) {
         let before = row(store, &asker.key).await;
         let record = read(store, &asker.key).await;
         let request = random(asker, before.as_ref(), record.as_ref());
-        let mut ruled = before.unwrap_or_else(|| LockRow::new(asker.key.clone(), 0));
-        let (outcome, _, change) = carry_out_with_record(&request, &mut ruled).expect("tokens are left");
+        let mut ruled = before.unwrap_or_else(|| LockRow::new(asker.key.clone(), Timestamp::EPOCH));
+        let CarriedOut {
+            outcome,
+            record: change,
+            ..
+        } = carry_out(&request, &mut ruled).expect("tokens are left");
         let answer = one(store, request.clone()).await;
         assert_eq!(
             std::mem::discriminant(&answer),
@@ -260,17 +268,18 @@ pub async fn record_changes_with_requests_by_the_rules(fixture: &impl Fixture) {
             }
             _ => change,
         };
-        let now = record.as_ref().map_or(1, |record| record.now);
-        let written = change.and_then(|change| carry_out(&asker.key, &change, record.as_ref(), now));
+        let now = record
+            .as_ref()
+            .map_or(Timestamp::from_micros(1), |record| record.now);
+        let effect = change.map_or(RecordEffect::Nothing, |change| {
+            change_record(&asker.key, &change, record.as_ref(), now)
+        });
+        let written = effect != RecordEffect::Nothing;
         if let Outcome::Granted { recorded, .. } = answer {
-            assert_eq!(
-                recorded,
-                written.is_some(),
-                "step {step}: {request:?} on {record:?}"
-            );
+            assert_eq!(recorded, written, "step {step}: {request:?} on {record:?}");
         }
-        done += usize::from(written.is_some());
-        let left = written.unwrap_or(record);
+        done += usize::from(written);
+        let left = effect.left(record);
         let found = read(store, &asker.key).await;
         assert_eq!(
             left.as_ref().map(timeless),
@@ -292,7 +301,7 @@ pub async fn record_changes_with_requests_by_the_rules(fixture: &impl Fixture) {
 
 /// A record without what depends on the moment of its last write.
 fn timeless(record: &Record) -> (RecordVersion, Option<String>, Option<String>, bool) {
-    let ended = record.finished_at != 0;
+    let ended = record.finished_at != Timestamp::EPOCH;
     (
         record.version(),
         record.result.clone(),

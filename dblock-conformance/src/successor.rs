@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dblock::LockRow;
-use dblock::store::{HandedOver, Holder, NEXT_TTL, Outcome, QUEUE_AHEAD, Store, Successor};
+use dblock::store::{HandedOver, Holder, NEXT_TTL, Outcome, QUEUE_AHEAD, Released, Store, Successor};
 
 use super::Fixture;
 use super::context::{
@@ -29,7 +29,7 @@ pub(super) async fn queues(fixture: &impl Fixture) -> bool {
     assert_eq!(one(&*store, waiter.release()).await, Outcome::Lost);
     assert_eq!(
         one(&*store, holder.release()).await,
-        Outcome::released(true, false)
+        Outcome::Released(Released::Freed)
     );
     assert_eq!(existing(&*store, &holder.key).await.reentrant_count, 0);
     false
@@ -144,19 +144,18 @@ pub async fn busy_acquire_becomes_the_successor(fixture: &impl Fixture) {
         assert_eq!(next_ttl, ttl.min(NEXT_TTL));
 
         let after = existing(&*store, &holder.key).await;
-        let (length, waited) = (micros(LONG), micros(waited));
         let written = next_of(&after);
-        let asked_at = written.until - length;
+        let asked_at = written.until - LONG;
         assert!(asked_at >= before.now && asked_at <= after.now, "{after:?}");
-        let expected = Successor::new(
-            next.lease_id,
-            next.owner,
-            &*next.holder,
-            micros(next_ttl),
-            SPARE,
-            asked_at - waited,
-            asked_at + length,
-        );
+        let expected = Successor {
+            lease_id: next.lease_id,
+            owner: next.owner,
+            holder: next.holder.clone(),
+            ttl: next_ttl,
+            spare_tokens: SPARE,
+            since: asked_at - waited,
+            until: asked_at + LONG,
+        };
         assert_eq!(*written, expected);
         assert!(after.wanted_until > after.now, "a successor waits, too");
         let holders_part = changed(after, |it| {
@@ -206,7 +205,7 @@ pub async fn successor_that_asks_again_keeps_its_place(fixture: &impl Fixture) {
         );
         before = after;
     }
-    let longer = Duration::from_micros(u64::try_from(next_of(&before).until - before.now).unwrap_or(0));
+    let longer = next_of(&before).until.since(before.now);
     assert_about(longer, 3 * LONG);
 }
 
@@ -290,11 +289,7 @@ pub async fn successor_withdraws(fixture: &impl Fixture) {
         assert_eq!(changes_nothing(&*other, next.release()).await, Outcome::Lost);
         let released = one(&*store, holder.release()).await;
         match released {
-            Outcome::Released {
-                freed: true,
-                passed_on: false,
-                ..
-            } => {}
+            Outcome::Released(Released::Freed) => {}
             Outcome::Lost if !after.is_held() => {}
             other => panic!("{other:?}"),
         }
@@ -360,8 +355,4 @@ pub async fn force_release_clears_the_successor(fixture: &impl Fixture) {
     assert_eq!(changes_nothing(&*store, next.release()).await, Outcome::Lost);
     granted(&*other, Asker::new("forced").acquire(LONG)).await;
     busy_behind(one(&*store, next.acquire(LONG)).await);
-}
-
-fn micros(length: Duration) -> i64 {
-    i64::try_from(length.as_micros()).expect("a short time")
 }

@@ -1,8 +1,7 @@
 //! `wanted_until`: how somebody who waits tells the holder.
 
-use std::time::Duration;
-
-use dblock::store::Outcome;
+use dblock::store::clock::Timestamp;
+use dblock::store::{Outcome, Released};
 
 use super::Fixture;
 use super::context::{
@@ -23,10 +22,7 @@ pub async fn wanted_is_only_extended(fixture: &impl Fixture) {
         "{outcome:?}"
     );
     let first = existing(&*store, &holder.key).await;
-    assert_about(
-        Duration::from_micros(u64::try_from(first.wanted_until - first.now).unwrap_or(0)),
-        LONG,
-    );
+    assert_about(first.wanted_until.since(first.now), LONG);
     assert_eq!(
         changed(first.clone(), |it| {
             it.wanted_until = before.wanted_until;
@@ -40,10 +36,7 @@ pub async fn wanted_is_only_extended(fixture: &impl Fixture) {
     // Much longer: a store may leave a wish alone of which half is left.
     one(&*other, Asker::new("wanted").acquire_wanting(LONG * 3)).await;
     let last = existing(&*store, &holder.key).await;
-    assert_about(
-        Duration::from_micros(u64::try_from(last.wanted_until - last.now).unwrap_or(0)),
-        LONG * 3,
-    );
+    assert_about(last.wanted_until.since(last.now), LONG * 3);
 }
 
 /// A reply to who holds the lock says whether somebody waits, and a grant leaves the others waiting.
@@ -62,10 +55,10 @@ pub async fn wanted_is_reported_to_the_holder(fixture: &impl Fixture) {
         "{extended:?}"
     );
     let released = one(&*store, holder.release()).await;
-    assert_eq!(released, Outcome::released(true, false));
+    assert_eq!(released, Outcome::Released(Released::Freed));
     if store.capabilities().former_leases {
         let again = one(&*store, holder.release()).await;
-        assert_eq!(again, Outcome::released(false, false));
+        assert_eq!(again, Outcome::Released(Released::Before));
     }
     let wanted_until = existing(&*store, &holder.key).await.wanted_until;
     assert!(
@@ -85,7 +78,10 @@ pub async fn wanted_runs_out(fixture: &impl Fixture) {
     let holder = Asker::new("wanted");
     granted(&*store, holder.acquire(LONG)).await;
     one(&*store, Asker::new("wanted").acquire_wanting(SHORT)).await;
-    assert_ne!(existing(&*store, &holder.key).await.wanted_until, 0);
+    assert_ne!(
+        existing(&*store, &holder.key).await.wanted_until,
+        Timestamp::EPOCH
+    );
     until(&*store, &holder.key, "wanted_until to pass", |row| {
         row.wanted_until <= row.now
     })
@@ -97,6 +93,6 @@ pub async fn wanted_runs_out(fixture: &impl Fixture) {
     );
     assert_eq!(
         one(&*store, holder.release()).await,
-        Outcome::released(true, false)
+        Outcome::Released(Released::Freed)
     );
 }

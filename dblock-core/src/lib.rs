@@ -7,15 +7,15 @@
 pub mod config;
 pub mod duration;
 #[cfg(feature = "contract")]
-pub mod error;
+mod error;
 #[cfg(feature = "contract")]
-pub mod key;
+mod key;
 pub mod limits;
 #[cfg(feature = "contract")]
 #[doc(hidden)]
 pub mod machine;
 #[cfg(feature = "contract")]
-pub mod options;
+mod options;
 pub mod printable;
 #[cfg(feature = "contract")]
 #[doc(hidden)]
@@ -28,12 +28,25 @@ pub mod suggest;
 pub mod sync;
 
 #[cfg(feature = "contract")]
+#[doc(hidden)]
+pub use error::rounded;
+#[cfg(feature = "contract")]
 pub use error::{LockError, LostReason, RunError, TimeoutCause};
+#[cfg(feature = "contract")]
+#[doc(hidden)]
+pub use key::check_namespace;
 #[cfg(feature = "contract")]
 pub use key::{InvalidKey, Key};
 #[cfg(feature = "contract")]
 pub use options::{LockOptions, OnLost};
 #[cfg(feature = "contract")]
+#[doc(hidden)]
+pub use options::{Wait, margin};
+#[cfg(feature = "contract")]
 pub use runs::OnCrash;
 #[cfg(feature = "contract")]
-pub use store::{Finding, InspectFilter, LockRow, RowPosition, Severity};
+pub use store::filter::{InspectFilter, RowPosition};
+#[cfg(feature = "contract")]
+pub use store::finding::{Finding, Severity};
+#[cfg(feature = "contract")]
+pub use store::row::LockRow;

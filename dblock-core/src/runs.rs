@@ -15,8 +15,8 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::error::RunError;
-use crate::store::clock::{micros, until};
-use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordVersion};
+use crate::store::clock::Timestamp;
+use crate::store::{Record, RecordChange, RecordEntry, RecordState, RecordVersion};
 
 /// The longest pause between two attempts.
 const LONGEST_BACKOFF: Duration = Duration::from_hours(24);
@@ -95,12 +95,8 @@ pub fn decide(found: Option<Record>, policy: &Policy, fingerprint: Option<Uuid>)
         RecordState::Succeeded => Decision::Replay(record),
         RecordState::Processing => Decision::Processing(record),
         RecordState::Failed => {
-            let retry_after = until(
-                record
-                    .finished_at
-                    .saturating_add(backoff(policy.backoff, record.attempts)),
-                record.now,
-            );
+            let pause = backoff(policy.backoff, record.attempts);
+            let retry_after = (record.finished_at + pause).since(record.now);
             // A statement may read its clock before the row.
             let pauses = !policy.backoff.is_zero() && !retry_after.is_zero();
             match again(&record, policy) {
@@ -117,7 +113,7 @@ pub fn decide_inside(found: Option<Record>, policy: &Policy, fingerprint: Option
         Decision::Processing(record) if policy.on_crash == OnCrash::Stop => {
             Decision::Refuse(RunError::InDoubt {
                 attempt: record.attempts,
-                since: until(record.now, record.started_at),
+                since: record.now.since(record.started_at),
                 holder: record.holder,
             })
         }
@@ -145,10 +141,10 @@ fn again(record: &Record, policy: &Policy) -> Decision {
     }
 }
 
-/// The pause after the given number of attempts, in µs.
-fn backoff(first: Duration, attempts: u32) -> i64 {
+/// The pause after the given number of attempts.
+fn backoff(first: Duration, attempts: u32) -> Duration {
     let doubled = 2_u32.saturating_pow(attempts.saturating_sub(1));
-    micros(first.saturating_mul(doubled).min(LONGEST_BACKOFF.max(first)))
+    first.saturating_mul(doubled).min(LONGEST_BACKOFF.max(first))
 }
 
 /// Begins an attempt in the place of the record of that version.
@@ -182,7 +178,7 @@ pub fn undo(begun: RecordVersion, former: Option<Record>) -> RecordChange {
             result: None,
             error: former.error,
             holder: former.holder,
-            keep: until(former.keep_until, former.now),
+            keep: former.keep_until.since(former.now),
         },
     )
 }
@@ -199,8 +195,8 @@ pub fn before(begun: &Record, undo: RecordChange) -> Option<Record> {
     record.error = entry.error;
     record.holder = entry.holder;
     // The pause after it was over when the other call began.
-    record.finished_at = 0;
-    record.keep_until = begun.now.saturating_add(micros(entry.keep));
+    record.finished_at = Timestamp::EPOCH;
+    record.keep_until = begun.now + entry.keep;
     Some(record)
 }
 
@@ -209,7 +205,8 @@ mod tests {
     use super::*;
     use crate::key::Key;
 
-    const NOW: i64 = 1_000_000_000;
+    const NOW: Timestamp = Timestamp::from_micros(1_000_000_000);
+    const MICRO: Duration = Duration::from_micros(1);
     const SECOND: Duration = Duration::from_secs(1);
 
     fn record(state: RecordState) -> Record {
@@ -217,9 +214,9 @@ mod tests {
         record.attempts = 2;
         record.fence_token = 7;
         record.fingerprint = Some(Uuid::nil());
-        record.started_at = NOW - 3_000_000;
-        record.finished_at = NOW - 1_000_000;
-        record.keep_until = NOW + 1;
+        record.started_at = NOW - 3 * SECOND;
+        record.finished_at = NOW - SECOND;
+        record.keep_until = NOW + MICRO;
         record
     }
 
@@ -276,7 +273,7 @@ mod tests {
         let failed = || Some(record(RecordState::Failed));
         assert_eq!(attempt(&decide(failed(), &policy, None)), Some(3));
         let mut just_now = record(RecordState::Failed);
-        just_now.finished_at = NOW + 77;
+        just_now.finished_at = NOW + 77 * MICRO;
         assert_eq!(attempt(&decide(Some(just_now), &policy, None)), Some(3));
         let later = Policy {
             backoff: SECOND,
@@ -293,9 +290,9 @@ mod tests {
         };
         let error = refused(decide(failed(), &never, None));
         assert!(matches!(error, RunError::GaveUp { attempts: 2 }), "{error:?}");
-        assert_eq!(backoff(SECOND, 1), 1_000_000);
-        assert_eq!(backoff(SECOND, u32::MAX), micros(LONGEST_BACKOFF));
-        assert_eq!(backoff(LONGEST_BACKOFF * 2, 9), micros(LONGEST_BACKOFF * 2));
+        assert_eq!(backoff(SECOND, 1), SECOND);
+        assert_eq!(backoff(SECOND, u32::MAX), LONGEST_BACKOFF);
+        assert_eq!(backoff(LONGEST_BACKOFF * 2, 9), LONGEST_BACKOFF * 2);
     }
 
     #[test]

@@ -18,11 +18,11 @@
 mod answer;
 pub mod clock;
 mod error;
-mod filter;
-mod finding;
-pub mod record;
+pub(crate) mod filter;
+pub(crate) mod finding;
+mod record;
 mod request;
-mod row;
+pub(crate) mod row;
 pub mod rules;
 
 use std::any::Any;
@@ -32,10 +32,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use answer::{Outcome, Purged, WakeUp};
+pub use answer::{Outcome, Purged, Released, WakeUp};
 pub use error::{StoreError, StoreErrorKind};
-pub use filter::{InspectFilter, RowPosition};
-pub use finding::{Finding, Severity};
+pub(crate) use filter::InspectFilter;
+pub(crate) use finding::Finding;
 pub use record::{
     Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
     RunState, WriteLease,
@@ -43,7 +43,8 @@ pub use record::{
 #[doc(hidden)]
 pub use request::Kind;
 pub use request::{Acquire, Action, Extend, HandedOver, NEXT_TTL, QUEUE_AHEAD, Request};
-pub use row::{Holder, LockRow, Successor};
+pub(crate) use row::LockRow;
+pub use row::{Holder, Successor};
 
 use crate::key::Key;
 
@@ -68,7 +69,7 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// Where the locks are, so that people can tell production from a test: such as `db1:5432/app`, or a
     /// file. Without a user and a password. The default is `None`: nobody knows, or it is not known yet.
-    fn place(&self) -> Option<String> {
+    fn location(&self) -> Option<String> {
         None
     }
 
@@ -93,9 +94,9 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// | | expired, the request's `lease_id` | nothing: `Lost` |
     /// | `Extend` | held by the request's `lease_id` | count becomes the given one (1 for 0), and owner, holder and token those of `handed_over` if it is given and its token is not below the row's (a token above the ceiling moves the ceiling as far, where the store [raises tokens](Capabilities::raises_tokens)); unless revoked, `expire_at = max(expire_at, now + ttl)`, or `now + ttl` for a count of 0: `Extended` |
     /// | | anything else | nothing: `Lost` |
-    /// | `Release` | held by the request's `lease_id`, a live successor | becomes held by the successor: `Released` with `freed` and `passed_on` |
-    /// | | held by the request's `lease_id` otherwise | count becomes 0, the successor is cleared: `Released` with `freed` |
-    /// | | free, the request's `lease_id` | nothing: `Released` without `freed` |
+    /// | `Release` | held by the request's `lease_id`, a live successor | becomes held by the successor: `Released(PassedOn)` |
+    /// | | held by the request's `lease_id` otherwise | count becomes 0, the successor is cleared: `Released(Freed)` |
+    /// | | free, the request's `lease_id` | nothing: `Released(Before)` |
     /// | | the request's lease is its successor, live or not | the successor is cleared: `Withdrawn` |
     /// | | anything else | nothing: `Lost` |
     ///

@@ -17,10 +17,10 @@ use pin_project_lite::pin_project;
 use tracing::instrument::Instrumented;
 use tracing::{Instrument, Span};
 
+use crate::OnLost;
 use crate::chain::{Link, Linked};
 use crate::engine::{Hold, Lease, Unconfirmed};
-use crate::error::{LockError, LostReason};
-use crate::options::OnLost;
+use crate::{LockError, LostReason};
 
 /// Longest time that a return, `?` or panic waits for its release.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
+use crate::LockError;
 use crate::engine::{Settings, purge};
-use crate::error::LockError;
-use crate::key;
 use crate::manager::LockManager;
 use crate::source::{IDLE_LIMIT, StoreSource};
 use crate::store::table::{DEFAULT_TABLE, TableName};
@@ -177,7 +176,7 @@ impl LockManagerBuilder {
     /// Refuses settings that cannot work, before anything is sent.
     pub(crate) fn check(&self) -> Result<TableName, LockError> {
         if let Some(namespace) = &self.namespace {
-            key::check_namespace(namespace)?;
+            dblock_core::check_namespace(namespace)?;
         }
         if let Some(idle) = self.engine.purge_after {
             purge::check(idle)?;

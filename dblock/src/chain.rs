@@ -8,8 +8,8 @@ use std::sync::Arc;
 
 use tokio::task::futures::TaskLocalFuture;
 
+use crate::Key;
 use crate::engine::{EngineHandle, Hold, Lease};
-use crate::key::Key;
 
 tokio::task_local! {
     static CHAIN: Link;

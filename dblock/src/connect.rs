@@ -1,7 +1,7 @@
 //! How a manager is made: from a URL, or from a pool or store by its builder.
 
+use crate::LockError;
 use crate::builder::LockManagerBuilder;
-use crate::error::LockError;
 use crate::manager::LockManager;
 use crate::source::{Source, StoreSource};
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use crate::LockError;
 use crate::body;
 use crate::chain::Link;
 use crate::engine::{Hold, Lease};
-use crate::error::LockError;
 
 /// The innermost lock that the running code runs under; `None` without one.
 ///

@@ -42,7 +42,7 @@ pub(crate) use dblock_core::machine::out::Unconfirmed;
 
 use self::driver::Driver;
 use self::shared::Shared;
-use crate::error::LockError;
+use crate::LockError;
 use crate::health::HealthBoard;
 use crate::store::{Store, StoreError, StoreErrorKind};
 

@@ -25,10 +25,10 @@ pub(crate) use self::statements::{begin_failed, commit_failed};
 pub(crate) use self::which_transaction::is_kept_by;
 use self::which_transaction::{committed_row, same_transaction};
 use crate::engine::{EngineHandle, Lease, STORE_TIMEOUT};
-use crate::error::{LockError, LostReason};
 use crate::store::fence::FenceCheck;
 pub use crate::store::fence::{Database, DriverError, FenceConnection, FenceStatement};
 use crate::store::{StoreError, StoreErrorKind};
+use crate::{LockError, LostReason};
 
 /// Runs the check for leases of one engine.
 pub(crate) async fn verify<'l>(

@@ -8,11 +8,12 @@ use futures_util::future::{join_all, select_all};
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::LockError;
+use crate::LockOptions;
 use crate::body;
 use crate::chain::Link;
 use crate::engine::{Hold, Lease, Unconfirmed};
-use crate::error::{LockError, rounded};
-use crate::options::LockOptions;
+use dblock_core::rounded;
 
 /// A held lock on one key or on several. Released by [`release`](Self::release), or when dropped.
 ///

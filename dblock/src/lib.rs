@@ -95,21 +95,16 @@ mod transaction;
 
 #[cfg(feature = "run_once")]
 use dblock_core::runs;
-use dblock_core::{error, key, options};
 
 pub use builder::LockManagerBuilder;
 pub use current::{CurrentLock, current, current_locks, inherit};
 pub use dblock_core::{Finding, InspectFilter, LockRow, RowPosition, Severity};
-pub use error::{LockError, LostReason, RunError, TimeoutCause};
-#[cfg(feature = "sql")]
-pub use fence::FenceConnection;
+pub use dblock_core::{InvalidKey, Key, LockError, LockOptions, LostReason, OnLost, RunError, TimeoutCause};
 pub use guard::LockGuard;
 pub use health::Health;
-pub use key::{InvalidKey, Key};
 pub use manager::{Admin, AlreadyInstalled, LockBuilder, LockKeys, LockManager, install};
 #[cfg(feature = "run_once")]
 pub use once::{Fingerprint, Once, Remembered, Resolution, Run, RunOptions, RunRecord, current_run};
-pub use options::{LockOptions, OnLost};
 #[cfg(feature = "run_once")]
 pub use runs::OnCrash;
 #[cfg(feature = "serde")]

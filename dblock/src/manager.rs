@@ -15,10 +15,10 @@ use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use crate::Key;
+use crate::LockError;
 use crate::engine::{EngineHandle, Settings};
-use crate::error::LockError;
 use crate::health::{Health, HealthBoard};
-use crate::key::Key;
 use crate::store::{Capabilities, Store};
 
 #[cfg(feature = "run_once")]
@@ -123,8 +123,8 @@ impl LockManager {
 
     /// Where the locks are, for people: such as `db1:5432/app`, or a file. Without a user and a password.
     /// `None` for a store that does not say it, and for a pool that no connection was opened from yet.
-    pub fn place(&self) -> Option<String> {
-        self.shared.store.upgrade()?.place()
+    pub fn location(&self) -> Option<String> {
+        self.shared.store.upgrade()?.location()
     }
 
     /// Stops the manager and all its clones.

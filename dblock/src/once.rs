@@ -35,7 +35,7 @@ pub use self::records::{Resolution, RunRecord};
 pub use self::run::{Run, current_run};
 
 pub(crate) use self::call::OnceCall;
-use crate::error::LockError;
+use crate::LockError;
 use crate::manager::LockManager;
 
 /// The value of a run, and whether this call ran it.

@@ -17,8 +17,8 @@ use futures_util::future::try_join_all;
 
 use self::moved::Moved;
 use self::place::{Place, Places};
-use crate::error::LockError;
-use crate::key::Key;
+use crate::Key;
+use crate::LockError;
 use crate::store::{Outcome, Request, Store, StoreError, StoreFuture};
 
 type Answer = Result<Outcome, StoreError>;

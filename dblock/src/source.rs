@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::error::LockError;
+use crate::LockError;
 use crate::store::Store;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 use crate::store::connect_options::OptionsSource;

@@ -46,14 +46,15 @@ pub(crate) mod postgres;
 pub(crate) mod sqlite;
 
 #[cfg(feature = "sql")]
-pub(crate) use dblock_core::store::Severity;
+pub(crate) use dblock_core::Severity;
+pub(crate) use dblock_core::store::Kind;
 pub use dblock_core::store::{
     Acquire, Action, Capabilities, Extend, HandedOver, Holder, NEXT_TTL, Outcome, Purged, QUEUE_AHEAD,
     Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
-    Request, RunState, Store, StoreError, StoreErrorKind, StoreFuture, Successor, WakeUp, WriteLease, clock,
-    record, rules,
+    Released, Request, RunState, Store, StoreError, StoreErrorKind, StoreFuture, Successor, WakeUp,
+    WriteLease, clock, rules,
 };
-pub(crate) use dblock_core::store::{Finding, InspectFilter, Kind, LockRow};
+pub(crate) use dblock_core::{Finding, InspectFilter, LockRow};
 
 pub use memory::MemoryStore;
 #[cfg(feature = "mysql")]

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::time::Duration;
 
+use dblock::store::clock::{Timestamp, length, micros};
 use dblock::store::{Outcome, Purged, Request, StoreError, Successor, rules};
 use dblock::{InspectFilter, Key, LockRow};
 use serde::{Deserialize, Serialize};
@@ -56,13 +57,13 @@ impl Table {
         let key = &request.key;
         let mut row = match self.rows.get(key.as_str()) {
             Some(row) => row.read(key.clone(), self.now),
-            None => LockRow::new(key.clone(), self.now),
+            None => LockRow::new(key.clone(), Timestamp::from_micros(self.now)),
         };
-        let (outcome, changed) = rules::carry_out(request, &mut row)?;
-        if changed {
+        let carried_out = rules::carry_out(request, &mut row)?;
+        if carried_out.changed {
             self.rows.insert(key.as_str().to_owned(), Row::of(row));
         }
-        Ok(outcome)
+        Ok(carried_out.outcome)
     }
 
     pub(super) fn revoke(&mut self, key: &Key) -> bool {
@@ -91,7 +92,7 @@ impl Table {
 
     /// Takes the rows away whose every time lies `idle` or more in the past.
     pub(super) fn purge(&mut self, idle: Duration, after: Option<&Key>, limit: u32) -> Purged {
-        let oldest = self.now - i64::try_from(idle.as_micros()).unwrap_or(i64::MAX);
+        let oldest = self.now - micros(idle);
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let from = after.map_or(Bound::Unbounded, |key| Bound::Excluded(key.as_str()));
         let looked_at: Vec<String> = self
@@ -115,15 +116,15 @@ impl Table {
 
 impl Row {
     fn read(&self, key: Key, now: i64) -> LockRow {
-        let mut row = LockRow::new(key, now);
+        let mut row = LockRow::new(key, Timestamp::from_micros(now));
         row.owner = Uuid::from_u128(self.owner);
         row.reentrant_count = self.count;
-        row.expire_at = self.expire_at;
+        row.expire_at = Timestamp::from_micros(self.expire_at);
         row.lease_id = Uuid::from_u128(self.lease_id);
         row.fence_token = self.fence_token;
         row.fence_ceiling = self.fence_ceiling;
-        row.wanted_until = self.wanted_until;
-        row.acquired_at = self.acquired_at;
+        row.wanted_until = Timestamp::from_micros(self.wanted_until);
+        row.acquired_at = Timestamp::from_micros(self.acquired_at);
         row.holder.clone_from(&self.holder);
         row.revoked = self.revoked;
         row.next = self.next.as_ref().map(Next::read);
@@ -134,12 +135,12 @@ impl Row {
         Self {
             owner: row.owner.as_u128(),
             count: row.reentrant_count,
-            expire_at: row.expire_at,
+            expire_at: row.expire_at.as_micros(),
             lease_id: row.lease_id.as_u128(),
             fence_token: row.fence_token,
             fence_ceiling: row.fence_ceiling,
-            wanted_until: row.wanted_until,
-            acquired_at: row.acquired_at,
+            wanted_until: row.wanted_until.as_micros(),
+            acquired_at: row.acquired_at.as_micros(),
             holder: row.holder,
             revoked: row.revoked,
             next: row.next.map(Next::of),
@@ -149,15 +150,15 @@ impl Row {
 
 impl Next {
     fn read(&self) -> Successor {
-        Successor::new(
-            Uuid::from_u128(self.lease_id),
-            Uuid::from_u128(self.owner),
-            &*self.holder,
-            self.ttl,
-            self.spare_tokens,
-            self.since,
-            self.until,
-        )
+        Successor {
+            lease_id: Uuid::from_u128(self.lease_id),
+            owner: Uuid::from_u128(self.owner),
+            holder: self.holder.clone(),
+            ttl: length(self.ttl),
+            spare_tokens: self.spare_tokens,
+            since: Timestamp::from_micros(self.since),
+            until: Timestamp::from_micros(self.until),
+        }
     }
 
     fn of(next: Successor) -> Self {
@@ -165,10 +166,10 @@ impl Next {
             lease_id: next.lease_id.as_u128(),
             owner: next.owner.as_u128(),
             holder: next.holder,
-            ttl: next.ttl,
+            ttl: micros(next.ttl),
             spare_tokens: next.spare_tokens,
-            since: next.since,
-            until: next.until,
+            since: next.since.as_micros(),
+            until: next.until.as_micros(),
         }
     }
 }

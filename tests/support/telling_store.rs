@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use dblock::InspectFilter;
 use dblock::store::{
-    Capabilities, MemoryStore, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
+    Capabilities, MemoryStore, Outcome, Released, Request, Store, StoreError, StoreErrorKind, StoreFuture,
+    WakeUp,
 };
 use futures_util::FutureExt;
 use tokio::sync::broadcast;
@@ -68,12 +69,7 @@ impl Store for TellingStore {
             let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
             let answers = at_once(self.inner.apply(requests));
             for (request, answer) in requests.iter().zip(&answers) {
-                let Ok(Outcome::Released {
-                    freed: true,
-                    passed_on,
-                    ..
-                }) = answer
-                else {
+                let Ok(Outcome::Released(released @ (Released::Freed | Released::PassedOn))) = answer else {
                     continue;
                 };
                 let key = request.key.clone();
@@ -81,7 +77,7 @@ impl Store for TellingStore {
                 let rows = at_once(self.inner.inspect(&filter)).expect("memory can be read");
                 let row = rows.iter().find(|row| row.key == key);
                 let row = row.expect("the row was released");
-                if *passed_on {
+                if *released == Released::PassedOn {
                     let _ = self
                         .wake_ups
                         .send(Some(WakeUp::passed_on(key, row.lease_id, row.fence_token)));

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use dblock::optimistic::StaleVersion;
 use dblock::store::StoreErrorKind;
+use dblock::store::clock::Timestamp;
 use dblock::{
     InspectFilter, LockError, LockManager, LockOptions, OnCrash, Run, RunOptions, optimistic_retry,
 };
@@ -311,7 +312,7 @@ async fn a_pooler_is_in_the_log_once_and_waiters_poll() {
                     .await
                     .unwrap()
                     .iter()
-                    .all(|row| row.wanted_until == 0)
+                    .all(|row| row.wanted_until == Timestamp::EPOCH)
                 {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                 }

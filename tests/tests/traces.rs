@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use dblock::store::MemoryStore;
+use dblock::store::clock::Timestamp;
 use dblock::{LockManager, LockOptions};
 use opentelemetry::Value;
 use opentelemetry::trace::{Status, TracerProvider as _};
@@ -55,7 +56,7 @@ async fn the_wait_is_a_child_of_the_callers_span() {
                 .get("key")
                 .await
                 .unwrap()
-                .is_none_or(|row| row.wanted_until == 0)
+                .is_none_or(|row| row.wanted_until == Timestamp::EPOCH)
             {
                 sleep(Duration::from_millis(1)).await;
             }

@@ -1,8 +1,7 @@
 //! A row of the lock table as this program shows it.
 
-use std::time::{Duration, SystemTime};
-
 use dblock::LockRow;
+use dblock::store::clock::Timestamp;
 use serde::Serialize;
 
 /// The JSON of a row. Its fields are a promise: docs/cli.md lists them.
@@ -66,7 +65,7 @@ impl From<LockRow> for Row {
     fn from(row: LockRow) -> Self {
         let state = State::of(&row);
         let held = state == State::Held;
-        let since = |from: i64| seconds(row.now.saturating_sub(from));
+        let since = |from| row.now.since(from).as_secs_f64();
         let wanted = row.is_wanted();
         let next = row.live_successor().cloned();
         Self {
@@ -79,7 +78,7 @@ impl From<LockRow> for Row {
             acquired_at: time(row.acquired_at),
             expires_at: time(row.expire_at),
             held_seconds: held.then(|| since(row.acquired_at)),
-            remaining_seconds: held.then(|| seconds(row.expire_at.saturating_sub(row.now))),
+            remaining_seconds: held.then(|| row.expire_at.since(row.now).as_secs_f64()),
             revoked: row.revoked && held,
             wanted,
             next: next.map(|next| Next {
@@ -91,20 +90,12 @@ impl From<LockRow> for Row {
     }
 }
 
-/// µs as seconds. A clock that was set back gives none.
-#[allow(clippy::cast_precision_loss, reason = "exact for 285 years")]
-fn seconds(micros: i64) -> f64 {
-    micros.max(0) as f64 / 1e6
-}
+/// The end of the year 9999: RFC 3339 has no later moment.
+const LATEST: Timestamp = Timestamp::from_micros(253_402_300_799_999_999);
 
-/// The end of the year 9999, in µs: RFC 3339 has no later moment.
-const LATEST: i64 = 253_402_300_799_999_999;
-
-/// µs since the epoch in RFC 3339.
-pub(crate) fn time(micros: i64) -> String {
-    let since = Duration::from_micros(micros.min(LATEST).try_into().unwrap_or(0));
-    let at = SystemTime::UNIX_EPOCH.checked_add(since);
-    humantime::format_rfc3339_micros(at.unwrap_or(SystemTime::UNIX_EPOCH)).to_string()
+/// A moment in RFC 3339.
+pub(crate) fn time(moment: Timestamp) -> String {
+    humantime::format_rfc3339_micros(moment.min(LATEST).into()).to_string()
 }
 
 #[cfg(test)]
@@ -115,12 +106,12 @@ mod tests {
 
     #[test]
     fn a_row_is_held_free_or_expired() {
-        let mut row = LockRow::new(Key::new(None, "a").unwrap(), 5_000_000);
+        let mut row = LockRow::new(Key::new(None, "a").unwrap(), Timestamp::from_micros(5_000_000));
         assert_eq!(State::of(&row), State::Free);
         row.reentrant_count = 1;
-        row.acquired_at = 2_000_000;
-        row.expire_at = 6_500_000;
-        row.wanted_until = 5_000_001;
+        row.acquired_at = Timestamp::from_micros(2_000_000);
+        row.expire_at = Timestamp::from_micros(6_500_000);
+        row.wanted_until = Timestamp::from_micros(5_000_001);
         let shown = Row::from(row.clone());
         assert_eq!((shown.state, shown.wanted), (State::Held, true));
         assert_eq!(
@@ -128,9 +119,9 @@ mod tests {
             (Some(3.0), Some(1.5))
         );
         assert_eq!(shown.expires_at, "1970-01-01T00:00:06.500000Z");
-        row.expire_at = i64::MAX;
+        row.expire_at = Timestamp::from_micros(i64::MAX);
         assert_eq!(Row::from(row.clone()).expires_at, "9999-12-31T23:59:59.999999Z");
-        row.expire_at = 5_000_000;
+        row.expire_at = row.now;
         let shown = Row::from(row);
         assert_eq!(
             (shown.state, shown.wanted, shown.held_seconds),

@@ -92,7 +92,7 @@ pub(crate) async fn confirm(
     let body = html! {
         p { "Key: " strong { (foreign(&key)) } }
         @if let Some(row) = row {
-            p { "Held by " strong { (foreign(&row.holder)) } " for " (length(row.now.saturating_sub(row.acquired_at))) "." }
+            p { "Held by " strong { (foreign(&row.holder)) } " for " (length(row.now.since(row.acquired_at))) "." }
             p { (action.consequence()) }
             form method="post" action=(send_to) {
                 @let token = token::make(&page.access.secret, &cookie, action.word(), &key, row.fence_token);

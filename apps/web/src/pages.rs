@@ -53,7 +53,7 @@ pub(crate) fn whole(page: &Page, place: Place, title: &str, body: &Markup) -> Ht
     let locks = &page.locks;
     let mut about = locks.capabilities().name.to_owned();
     for (before, part) in [
-        (" ", locks.place()),
+        (" ", locks.location()),
         (", namespace ", locks.namespace().map(str::to_owned)),
     ] {
         about.extend(part.into_iter().flat_map(|part| [before.to_owned(), part]));
@@ -110,9 +110,7 @@ fn live(address: &str, fragment: &Markup) -> Markup {
 
 /// A fragment with the moment at which it was true, by this host's clock.
 pub(crate) fn dated(fragment: &Markup) -> Markup {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    let now = i64::try_from(since.unwrap_or_default().as_micros()).unwrap_or(i64::MAX);
-    html! { (fragment) p.about.as-of { "As of " (moment(now)) } }
+    html! { (fragment) p.about.as-of { "As of " (moment(SystemTime::now().into())) } }
 }
 
 /// A request that is not answered with what was asked for.

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use maud::{Markup, html};
 
+use dblock::store::clock::Timestamp;
 use dblock_core::printable::printable;
 
 /// Text of others, such as a key. maud escapes markup, and `bdi` keeps right-to-left text to itself.
@@ -23,21 +24,17 @@ pub(crate) fn address(page: &str, query: &[(&str, &str)]) -> String {
     format!("{page}?{query}")
 }
 
-/// µs as a length of time: whole seconds.
-pub(crate) fn length(micros: i64) -> String {
-    let seconds = u64::try_from(micros / 1_000_000).unwrap_or(0);
-    humantime::format_duration(Duration::from_secs(seconds)).to_string()
+/// A length of time in whole seconds.
+pub(crate) fn length(length: Duration) -> String {
+    humantime::format_duration(Duration::from_secs(length.as_secs())).to_string()
 }
 
-/// The end of the year 9999, in µs: no later moment can be written.
-const LATEST: i64 = 253_402_300_799_999_999;
+/// The end of the year 9999: no later moment can be written.
+const LATEST: Timestamp = Timestamp::from_micros(253_402_300_799_999_999);
 
 /// A moment on the store's clock.
-pub(crate) fn moment(micros: i64) -> Markup {
-    let since = Duration::from_micros(micros.min(LATEST).try_into().unwrap_or(0));
-    let at = SystemTime::UNIX_EPOCH
-        .checked_add(since)
-        .unwrap_or(SystemTime::UNIX_EPOCH);
+pub(crate) fn moment(at: Timestamp) -> Markup {
+    let at = SystemTime::from(at.min(LATEST));
     let exact = humantime::format_rfc3339_millis(at).to_string();
     let shown = humantime::format_rfc3339_seconds(at)
         .to_string()
@@ -70,12 +67,13 @@ mod tests {
 
     #[test]
     fn times_are_short() {
-        assert_eq!(length(-5), "0s");
-        assert_eq!(length(3_661_999_999), "1h 1m 1s");
+        assert_eq!(length(Duration::from_micros(5)), "0s");
+        assert_eq!(length(Duration::from_micros(3_661_999_999)), "1h 1m 1s");
         assert_eq!(
-            moment(1_763_800_000_123_456).into_string(),
+            moment(Timestamp::from_micros(1_763_800_000_123_456)).into_string(),
             "<time datetime=\"2025-11-22T08:26:40.123Z\">2025-11-22 08:26:40 UTC</time>"
         );
-        assert_eq!(moment(LATEST).into_string(), moment(i64::MAX).into_string());
+        let last = Timestamp::from_micros(i64::MAX);
+        assert_eq!(moment(LATEST).into_string(), moment(last).into_string());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::store::clock::until;
+use dblock::store::clock::Timestamp;
 use dblock::store::{Acquire, Action, Extend, HandedOver, Request, Successor};
 use dblock::{Key, LockRow};
 use fastrand::Rng;
@@ -62,7 +62,8 @@ impl Random {
     }
 
     /// A row in any state, without its clock; even as a program of another version may leave it.
-    pub(super) fn row(&mut self, key: &Key, now: i64) -> LockRow {
+    pub(super) fn row(&mut self, key: &Key, now: Timestamp) -> LockRow {
+        let now = now.as_micros();
         let later = |random: &mut Self, millis: &[i64]| now + 1_000 * random.one_of(millis);
         let reentrant_count = *self.one_of(&[0, 1, 1, 3]);
         let lease_id = self.lease_but(Uuid::nil());
@@ -73,15 +74,16 @@ impl Random {
             _ => later(self, &[-10_000, 600_000]),
         };
         let spare = i64::from(*self.one_of(&SPARE));
-        let mut row = LockRow::new(key.clone(), 0);
+        let mut row = LockRow::new(key.clone(), Timestamp::EPOCH);
         row.owner = self.owner();
         row.reentrant_count = reentrant_count;
-        row.expire_at = later(self, &[-600_000, 2_000, 20_000, 600_000]);
+        row.expire_at = Timestamp::from_micros(later(self, &[-600_000, 2_000, 20_000, 600_000]));
         row.lease_id = lease_id;
         row.fence_token = fence_token;
         row.fence_ceiling = fence_token.saturating_add(spare);
-        row.wanted_until = *self.one_of(&[0, now - 60_000_000, now + 2_000_000, now + 600_000_000]);
-        row.acquired_at = now - 700_000_000;
+        let wanted = [0, now - 60_000_000, now + 2_000_000, now + 600_000_000];
+        row.wanted_until = Timestamp::from_micros(*self.one_of(&wanted));
+        row.acquired_at = Timestamp::from_micros(now - 700_000_000);
         row.holder = String::from(*self.one_of(&HOLDERS));
         row.revoked = self.one_in(3);
         row.next = (!self.one_in(3)).then(|| self.successor(lease_id, now));
@@ -91,19 +93,19 @@ impl Random {
     fn successor(&mut self, holding: Uuid, now: i64) -> Successor {
         let since = *self.one_of(&[-600_000, -31_500, -30_500, -1_500, -500, 0]);
         let until = *self.one_of(&[-60_000, -1_000, 2_000, 60_000, 600_000]);
-        Successor::new(
-            self.lease_but(holding),
-            self.owner(),
-            *self.one_of(&HOLDERS),
-            *self.one_of(&[1_000_000, 3_000_000]),
-            *self.one_of(&SPARE),
-            now + 1_000 * since,
-            now + 1_000 * until,
-        )
+        Successor {
+            lease_id: self.lease_but(holding),
+            owner: self.owner(),
+            holder: String::from(*self.one_of(&HOLDERS)),
+            ttl: self.millis(&[1_000, 3_000]),
+            spare_tokens: *self.one_of(&SPARE),
+            since: Timestamp::from_micros(now + 1_000 * since),
+            until: Timestamp::from_micros(now + 1_000 * until),
+        }
     }
 
     /// A request of somebody that `row` names, or of anybody.
-    pub(super) fn request(&mut self, key: &Key, row: Option<&LockRow>, now: i64) -> Request {
+    pub(super) fn request(&mut self, key: &Key, row: Option<&LockRow>, now: Timestamp) -> Request {
         let next = row.and_then(|row| row.next.as_ref());
         let holding = row.map_or_else(|| self.lease_but(Uuid::nil()), |row| row.lease_id);
         let mut leases = vec![holding, holding, self.lease_but(holding)];
@@ -119,7 +121,7 @@ impl Random {
         Request::new(key.clone(), lease_id, action)
     }
 
-    fn acquire(&mut self, next: Option<&Successor>, now: i64) -> Acquire {
+    fn acquire(&mut self, next: Option<&Successor>, now: Timestamp) -> Acquire {
         let ttl = self.millis(&[1_000, 3_000, 30_000]);
         let holder = *self.one_of(&HOLDERS);
         let mut ask = Acquire::new(self.owner(), ttl, holder);
@@ -129,7 +131,7 @@ impl Random {
         if !self.one_in(3) {
             // About as long as the successor, or any time.
             let longer = self.millis(&[0, 500, 1_500]);
-            let waited = next.map(|next| until(now, next.since) + longer);
+            let waited = next.map(|next| now.since(next.since) + longer);
             let any = self.millis(&[0, 1_000, 30_000, 600_000]);
             ask.queue = waited.filter(|_| !self.one_in(3)).or(Some(any));
         }

@@ -158,13 +158,13 @@ async fn is_taken_over(site: &Site<'_, impl Fixture>) -> bool {
             "not before the old lease is over"
         );
     }
-    let ttl = 5_000_000;
+    let ttl = Duration::from_secs(5);
     assert!(
         row.acquired_at >= dead.acquired_at + ttl,
         "not before its ttl is over"
     );
     assert!(
-        row.acquired_at < dead.acquired_at + ttl + 10_000_000,
+        row.acquired_at < dead.acquired_at + ttl + Duration::from_secs(10),
         "and soon after"
     );
     assert_eq!(row.owner, guard.owner());
@@ -205,7 +205,7 @@ async fn stays_inside(site: &Site<'_, impl Fixture>) -> bool {
             assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
             let row = site.the_row("key").await;
             assert_eq!((row.lease_id, row.reentrant_count), (granted.lease_id, 1));
-            if row.now > granted.acquired_at + 9_000_000 {
+            if row.now > granted.acquired_at + Duration::from_secs(9) {
                 return row.fence_token == granted.fence_token;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;

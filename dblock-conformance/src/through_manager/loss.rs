@@ -155,8 +155,7 @@ async fn dropped_in_time(site: &Site<'_, impl Fixture>) -> bool {
             // no clock, the lease ends no earlier than then.
             let row = site.the_row("key").await;
             let end = if site.has_clock() {
-                let rest = u64::try_from(row.expire_at - row.now).unwrap();
-                (Instant::now(), Duration::from_micros(rest))
+                (Instant::now(), row.expire_at.since(row.now))
             } else {
                 (asked_at, ttl)
             };

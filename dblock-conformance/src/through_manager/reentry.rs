@@ -378,15 +378,17 @@ pub async fn reentry_extends_the_lease(fixture: &impl Fixture) {
     let locks = site.manager().await;
     let outer = locks.lock("key").options(&long()).renew(false).run(async {
         let granted = site.the_row("key").await;
-        site.until("key", |row| row.now > granted.acquired_at + 100_000)
-            .await;
+        site.until("key", |row| {
+            row.now > granted.acquired_at + Duration::from_millis(100)
+        })
+        .await;
         let inside = locks
             .lock("key")
             .options(&long())
             .run(async { site.the_row("key").await });
         let inside = inside.await.unwrap();
         if site.has_clock() {
-            assert!(inside.expire_at >= granted.expire_at + 100_000);
+            assert!(inside.expire_at >= granted.expire_at + Duration::from_millis(100));
         }
         assert_eq!(inside.fence_token, granted.fence_token);
     });

@@ -350,11 +350,11 @@ pub async fn hold_min_keeps_the_row_busy_but_not_the_caller(fixture: &impl Fixtu
         .unwrap();
     let next = site.the_row("key").await;
     assert!(
-        next.acquired_at >= row.acquired_at + 5_990_000,
+        next.acquired_at >= row.acquired_at + Duration::from_millis(5_990),
         "no sooner than was asked for"
     );
     assert!(
-        next.acquired_at < row.acquired_at + 16_000_000,
+        next.acquired_at < row.acquired_at + Duration::from_secs(16),
         "and not for long after"
     );
     guard.release().await.unwrap();

@@ -130,7 +130,9 @@ pub async fn lost_replies_lose_no_lease(fixture: &impl Fixture) {
         .unwrap();
     let granted = site.the_row("key").await;
     let later = site
-        .until("key", |row| row.now > granted.acquired_at + 10_000_000)
+        .until("key", |row| {
+            row.now > granted.acquired_at + std::time::Duration::from_secs(10)
+        })
         .await;
     assert_eq!((later.lease_id, later.reentrant_count), (granted.lease_id, 1));
     assert!(!guard.is_lost());

@@ -65,7 +65,7 @@ pub enum RunError {
     /// It succeeded, and its stored result is not of this type. Nothing ran: the work is done.
     #[error(
         "succeeded, but its stored result does not decode ({what}): read it with the type that it has, or give the \
-         run another result by `Resolution::correction`. After `Admin::forget` the next call would do the work again"
+         run another result by `Resolution::corrected`. After `Admin::forget` the next call would do the work again"
     )]
     #[non_exhaustive]
     Undecodable {

@@ -36,8 +36,8 @@ use super::call::Call;
 use super::env::{Env, Time};
 use super::out::{Note, Reply, Unconfirmed, Waiter};
 use super::ownership::Ownership;
-use crate::error::LostReason;
-use crate::key::Key;
+use crate::Key;
+use crate::LostReason;
 use crate::store::{Kind, Outcome, RecordChange, StoreError};
 
 /// Everything that a process knows about one key. `A` is where the answer to an acquire goes, and `C` where a

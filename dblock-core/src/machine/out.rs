@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::call::Call;
 use super::env::Time;
 use super::ownership::Ownership;
-use crate::error::LostReason;
+use crate::LostReason;
 use crate::store::{Holder, Kind, StoreError};
 
 /// A caller in the wait queue.

@@ -85,13 +85,7 @@ pub enum Outcome {
         wanted: bool,
     },
     /// `Release`: the lease is over.
-    #[non_exhaustive]
-    Released {
-        /// The row was held until this request.
-        freed: bool,
-        /// The row was passed on to the successor.
-        passed_on: bool,
-    },
+    Released(Released),
     /// `Release`: the lease was the successor, and no longer is.
     Withdrawn,
     /// `Acquire`: another owner holds the lock.
@@ -110,40 +104,73 @@ pub enum Outcome {
     Skipped,
 }
 
-/// For stores: the answers that have fields.
+/// What a `Release` has done with the row of its lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Released {
+    /// Nothing: the lease was released before. A repeated request is answered so.
+    Before,
+    /// The row is free.
+    Freed,
+    /// The row is held by the successor.
+    PassedOn,
+}
+
+/// For stores: the answers that have fields. What is not given is `false` or `None`.
 impl Outcome {
-    /// [`Granted`](Self::Granted), with `taken_over` if a lease had expired.
-    pub fn granted(fence_token: i64, remaining: Duration, taken_over: Option<Holder>, wanted: bool) -> Self {
+    /// [`Granted`](Self::Granted).
+    pub fn granted(fence_token: i64, remaining: Duration) -> Self {
         Self::Granted {
             fence_token,
             remaining,
-            taken_over,
-            wanted,
+            taken_over: None,
+            wanted: false,
             recorded: false,
         }
     }
 
-    /// The same answer, with `recorded` if it is [`Granted`](Self::Granted).
+    /// [`Extended`](Self::Extended).
+    pub fn extended(remaining: Duration) -> Self {
+        Self::Extended {
+            remaining,
+            revoked: false,
+            wanted: false,
+        }
+    }
+
+    /// The same grant, with the holder of the lease that had expired.
     #[must_use]
-    pub fn with_record(mut self, written: bool) -> Self {
-        if let Self::Granted { recorded, .. } = &mut self {
-            *recorded = written;
+    pub fn with_taken_over(mut self, former: Option<Holder>) -> Self {
+        if let Self::Granted { taken_over, .. } = &mut self {
+            *taken_over = former;
         }
         self
     }
 
-    /// [`Extended`](Self::Extended).
-    pub fn extended(remaining: Duration, revoked: bool, wanted: bool) -> Self {
-        Self::Extended {
-            remaining,
-            revoked,
-            wanted,
+    /// The same grant or extension, with whether somebody waits for the key.
+    #[must_use]
+    pub fn with_wanted(mut self, waits: bool) -> Self {
+        if let Self::Granted { wanted, .. } | Self::Extended { wanted, .. } = &mut self {
+            *wanted = waits;
         }
+        self
     }
 
-    /// [`Released`](Self::Released).
-    pub const fn released(freed: bool, passed_on: bool) -> Self {
-        Self::Released { freed, passed_on }
+    /// The same extension, with whether the lease was revoked.
+    #[must_use]
+    pub fn with_revoked(mut self, is_revoked: bool) -> Self {
+        if let Self::Extended { revoked, .. } = &mut self {
+            *revoked = is_revoked;
+        }
+        self
+    }
+
+    /// The same answer, with whether the change of the record was made if it is a grant.
+    #[must_use]
+    pub fn with_recorded(mut self, written: bool) -> Self {
+        if let Self::Granted { recorded, .. } = &mut self {
+            *recorded = written;
+        }
+        self
     }
 
     /// [`Queued`](Self::Queued) behind `holder`.

@@ -2,6 +2,7 @@
 
 use crate::key::Key;
 
+use super::clock::Timestamp;
 use super::row::LockRow;
 
 /// A choice of the rows that `Admin::list` returns. The default is
@@ -18,7 +19,7 @@ use super::row::LockRow;
 #[must_use]
 pub struct InspectFilter {
     prefix: String,
-    held_only: bool,
+    include_free: bool,
     urgent_first: bool,
     after: Option<RowPosition>,
     limit: u32,
@@ -30,8 +31,8 @@ pub struct InspectFilter {
 pub struct RowPosition {
     /// 0 for a row that is held and that somebody waits for, 1 for one that is held, 2 for any other.
     pub rank: u8,
-    /// When the lease was granted, in µs since the Unix epoch.
-    pub acquired_at: i64,
+    /// When the lease was granted.
+    pub acquired_at: Timestamp,
     /// The key, as the row has it.
     pub key: Key,
 }
@@ -57,7 +58,7 @@ impl InspectFilter {
     pub fn new() -> Self {
         Self {
             prefix: String::new(),
-            held_only: true,
+            include_free: false,
             urgent_first: false,
             after: None,
             limit: 1_000,
@@ -73,7 +74,7 @@ impl InspectFilter {
 
     /// Free and expired rows too.
     pub fn include_free(mut self) -> Self {
-        self.held_only = false;
+        self.include_free = true;
         self
     }
 
@@ -103,13 +104,13 @@ impl InspectFilter {
         &self.prefix
     }
 
-    /// For stores: free and expired rows are left out.
-    pub fn is_held_only(&self) -> bool {
-        self.held_only
+    /// For stores: whether free and expired rows are wanted too.
+    pub fn get_include_free(&self) -> bool {
+        self.include_free
     }
 
     /// For stores: whether rows are ordered by [`LockRow::position`] and not by key.
-    pub fn is_urgent_first(&self) -> bool {
+    pub fn get_urgent_first(&self) -> bool {
         self.urgent_first
     }
 
@@ -137,7 +138,7 @@ impl InspectFilter {
         let mut rows: Vec<_> = rows
             .into_iter()
             .filter(|row| row.key.as_str().starts_with(&self.prefix))
-            .filter(|row| row.is_held() || !self.held_only)
+            .filter(|row| row.is_held() || self.include_free)
             .filter(is_behind)
             .collect();
         if self.urgent_first {

@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-pub use self::change::{RecordChange, RecordWrite, WriteLease, carry_out};
+pub use self::change::{RecordChange, RecordEffect, RecordWrite, WriteLease, change_record};
 pub use self::records::{RecordFilter, Records};
+use super::clock::Timestamp;
 use super::{StoreError, StoreErrorKind};
 use crate::key::Key;
 
@@ -96,7 +97,7 @@ impl RunState {
     }
 }
 
-/// The record of a key, as the store keeps it. Times are µs since the Unix epoch on the store's clock.
+/// The record of a key, as the store keeps it. Times are those of the store's clock.
 ///
 /// `Debug` leaves out `result` and `error`, which may contain secrets.
 #[derive(Clone, PartialEq, Eq)]
@@ -119,13 +120,13 @@ pub struct Record {
     /// Host, process and function of the last attempt.
     pub holder: String,
     /// When the last attempt began.
-    pub started_at: i64,
-    /// When it ended; 0 while it is processing.
-    pub finished_at: i64,
+    pub started_at: Timestamp,
+    /// When it ended; [`Timestamp::EPOCH`] while it is processing.
+    pub finished_at: Timestamp,
     /// Until when it is remembered. Without meaning while it is processing.
-    pub keep_until: i64,
+    pub keep_until: Timestamp,
     /// The clock when the record was read.
-    pub now: i64,
+    pub now: Timestamp,
     /// Whether its attempt has the lock of the key: the row is held, under no later token. Read together with
     /// the record, by [`Records::list`] only, and only where it is processing; else `None`.
     pub has_lock: Option<bool>,
@@ -133,7 +134,7 @@ pub struct Record {
 
 impl Record {
     /// For stores: a record in this state, read at `now`. The rest is empty.
-    pub fn new(key: Key, state: RecordState, now: i64) -> Self {
+    pub fn new(key: Key, state: RecordState, now: Timestamp) -> Self {
         Self {
             key,
             state,
@@ -143,9 +144,9 @@ impl Record {
             result: None,
             error: None,
             holder: String::new(),
-            started_at: 0,
-            finished_at: 0,
-            keep_until: 0,
+            started_at: Timestamp::EPOCH,
+            finished_at: Timestamp::EPOCH,
+            keep_until: Timestamp::EPOCH,
             now,
             has_lock: None,
         }
@@ -215,7 +216,7 @@ pub struct RecordVersion {
 }
 
 /// The content that a write gives a record. `started_at` becomes now when it is processing and stays
-/// otherwise, `finished_at` becomes 0 or now, and `keep_until` becomes now + `keep`. `Debug` leaves out
+/// otherwise, `finished_at` becomes the epoch or now, and `keep_until` becomes now + `keep`. `Debug` leaves out
 /// `result` and `error`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RecordEntry {
@@ -279,7 +280,13 @@ mod tests {
             keep: Duration::ZERO,
         };
         let key = Key::new(None, "k").unwrap();
-        let record = carry_out(&key, &RecordChange::Insert(secret.clone()), None, 0).unwrap();
+        let record = change_record(
+            &key,
+            &RecordChange::Insert(secret.clone()),
+            None,
+            Timestamp::EPOCH,
+        )
+        .left(None);
         let shown = format!("{secret:?} {:?}", record.unwrap());
         assert!(shown.contains("host/1") && !shown.contains("hush"), "{shown}");
     }

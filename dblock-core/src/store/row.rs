@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::clock::Timestamp;
 use crate::key::Key;
 
 /// The holder of a lock.
@@ -39,7 +40,7 @@ impl Holder {
     }
 }
 
-/// A row of the lock table. Times are µs since the Unix epoch on the store's clock. A store [without a
+/// A row of the lock table. Times are those of the store's clock. A store [without a
 /// clock](crate::store::Capabilities::clock) takes them from the clocks of the processes that wrote and read
 /// the row, and estimates `expire_at`. Such times are for people only.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,17 +53,17 @@ pub struct LockRow {
     /// How many holds the owner has; 0 is free.
     pub reentrant_count: u32,
     /// When the lease ends.
-    pub expire_at: i64,
+    pub expire_at: Timestamp,
     /// The lease that holds or last held it.
     pub lease_id: Uuid,
     /// The last token given.
     pub fence_token: i64,
     /// The largest token that any owner may have been given.
     pub fence_ceiling: i64,
-    /// Until this time somebody waits for the key; 0 when nobody has waited.
-    pub wanted_until: i64,
+    /// Until this time somebody waits for the key; [`Timestamp::EPOCH`] when nobody has waited.
+    pub wanted_until: Timestamp,
     /// When the lease was granted.
-    pub acquired_at: i64,
+    pub acquired_at: Timestamp,
     /// Host, process and function that hold or last held it.
     pub holder: String,
     /// An operator has revoked the lease.
@@ -70,13 +71,15 @@ pub struct LockRow {
     /// The lease that the release passes the row on to, if it is still live by then.
     pub next: Option<Successor>,
     /// The clock when the row was read.
-    pub now: i64,
+    pub now: Timestamp,
 }
 
 /// The lease of another process that a row names as next. It means nothing when the row is free or expired,
-/// or when `until` has passed. Times are µs since the Unix epoch on the store's clock.
+/// or when `until` has passed.
+///
+/// A store writes and reads all of it. So a field of a later version will not compile in a store that would
+/// lose it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
 pub struct Successor {
     /// The lease.
     pub lease_id: Uuid,
@@ -84,53 +87,30 @@ pub struct Successor {
     pub owner: Uuid,
     /// Its host, process and function.
     pub holder: String,
-    /// How long the lease will run once the row is passed on to it, in µs.
-    pub ttl: i64,
+    /// How long the lease will run once the row is passed on to it.
+    pub ttl: Duration,
     /// How many tokens to keep free above the lease's own.
     pub spare_tokens: u32,
     /// Since when it waits.
-    pub since: i64,
+    pub since: Timestamp,
     /// Until when it is live.
-    pub until: i64,
-}
-
-impl Successor {
-    /// For stores: all columns as stored in the row.
-    pub fn new(
-        lease_id: Uuid,
-        owner: Uuid,
-        holder: impl Into<String>,
-        ttl: i64,
-        spare_tokens: u32,
-        since: i64,
-        until: i64,
-    ) -> Self {
-        Self {
-            lease_id,
-            owner,
-            holder: holder.into(),
-            ttl,
-            spare_tokens,
-            since,
-            until,
-        }
-    }
+    pub until: Timestamp,
 }
 
 impl LockRow {
     /// For stores: the row to use for a key that has none, on a clock that reads `now`. It is free, with no
     /// lease, and no token given yet. A store that has a row sets the other columns.
-    pub fn new(key: Key, now: i64) -> Self {
+    pub fn new(key: Key, now: Timestamp) -> Self {
         Self {
             key,
             owner: Uuid::nil(),
             reentrant_count: 0,
-            expire_at: 0,
+            expire_at: Timestamp::EPOCH,
             lease_id: Uuid::nil(),
             fence_token: 0,
             fence_ceiling: 0,
-            wanted_until: 0,
-            acquired_at: 0,
+            wanted_until: Timestamp::EPOCH,
+            acquired_at: Timestamp::EPOCH,
             holder: String::new(),
             revoked: false,
             next: None,

@@ -5,44 +5,49 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::clock::{micros, until};
 use super::record::RecordChange;
+pub use super::record::{RecordEffect, change_record};
 use super::{
-    Acquire, Action, Extend, Holder, LockRow, NEXT_TTL, Outcome, QUEUE_AHEAD, Request, StoreError,
+    Acquire, Action, Extend, Holder, LockRow, NEXT_TTL, Outcome, QUEUE_AHEAD, Released, Request, StoreError,
     StoreErrorKind, Successor,
 };
 use crate::key::Key;
 
+/// What a request has done, from [`carry_out`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CarriedOut {
+    /// The answer.
+    pub outcome: Outcome,
+    /// The row has changed, and must be written.
+    pub changed: bool,
+    /// The change of the key's record that the request now makes, if it makes one, by [`change_record`].
+    pub record: Option<RecordChange>,
+}
+
 /// Applies `request` to `row`. The caller must have the row locked, and [`LockRow::now`] must have been read
-/// after that. Returns the answer, and whether the row has changed.
+/// after that.
 ///
 /// [`LockRow::new`] gives the row for a key that has none. The store inserts it if it has changed.
 ///
 /// # Errors
 /// The tokens of the key are used up. The row has not changed.
-pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<(Outcome, bool), StoreError> {
-    match &request.action {
-        Action::Acquire(ask) => acquire(request.lease_id, ask, row),
-        Action::Extend(ask) => Ok(extend(request.lease_id, ask, row)),
-        Action::Release => Ok(release(request.lease_id, row)),
-    }
-}
-
-/// As [`carry_out`]. Also returns the change of the key's record that the request now makes, if it makes one.
-///
-/// # Errors
-/// As [`carry_out`].
-pub fn carry_out_with_record(
-    request: &Request,
-    row: &mut LockRow,
-) -> Result<(Outcome, bool, Option<RecordChange>), StoreError> {
+pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<CarriedOut, StoreError> {
     // Also when the lease has ended in another way, as with a transaction: nobody can write under it any more.
     let ends = matches!(request.action, Action::Release) && row.lease_id == request.lease_id;
     let ends = ends.then_some(row.fence_token);
-    let (outcome, changed) = carry_out(request, row)?;
+    let (outcome, changed) = match &request.action {
+        Action::Acquire(ask) => acquire(request.lease_id, ask, row)?,
+        Action::Extend(ask) => extend(request.lease_id, ask, row),
+        Action::Release => release(request.lease_id, row),
+    };
     let token = granted_token(&outcome).or(ends);
     let record = token.and_then(|token| Some(request.record.as_ref()?.of_lease(token)));
-    Ok((outcome, changed, record))
+    Ok(CarriedOut {
+        outcome,
+        changed,
+        record,
+    })
 }
 
 /// The token of a lease that was granted.
@@ -78,7 +83,7 @@ fn acquire(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> Result<(Outcome,
     let former = (row.reentrant_count > 0).then(|| holder(row));
     row.owner = ask.owner;
     ask.holder.as_ref().clone_into(&mut row.holder);
-    hold(row, lease_id, fence_token, ask.spare_tokens, micros(ask.ttl));
+    hold(row, lease_id, fence_token, ask.spare_tokens, ask.ttl);
     Ok((granted(row, former), true))
 }
 
@@ -98,7 +103,7 @@ fn extend(lease_id: Uuid, ask: &Extend, row: &mut LockRow) -> (Outcome, bool) {
         row.fence_token = to.fence_token;
     }
     if !row.revoked {
-        let end = row.now.saturating_add(micros(ask.ttl));
+        let end = row.now + ask.ttl;
         // Nobody is inside any more, so nobody needs the rest of the lease.
         row.expire_at = if ask.count == 0 {
             end
@@ -108,7 +113,7 @@ fn extend(lease_id: Uuid, ask: &Extend, row: &mut LockRow) -> (Outcome, bool) {
     }
     row.reentrant_count = ask.count.max(1);
     let extended = Outcome::Extended {
-        remaining: until(row.expire_at, row.now),
+        remaining: row.expire_at.since(row.now),
         revoked: row.revoked,
         wanted: is_wanted(row),
     };
@@ -125,7 +130,7 @@ fn extend(lease_id: Uuid, ask: &Extend, row: &mut LockRow) -> (Outcome, bool) {
 pub fn may_be_forgotten(released: &Outcome) -> bool {
     matches!(
         released,
-        Outcome::Released { passed_on: false, .. } | Outcome::Withdrawn
+        Outcome::Released(Released::Before | Released::Freed) | Outcome::Withdrawn
     )
 }
 
@@ -141,16 +146,16 @@ fn release(lease_id: Uuid, row: &mut LockRow) -> (Outcome, bool) {
     if !held && row.reentrant_count > 0 {
         return (Outcome::Lost, false);
     }
-    let passed_on = held && pass_on(row);
-    if held && !passed_on {
+    let released = if !held {
+        Released::Before
+    } else if pass_on(row) {
+        Released::PassedOn
+    } else {
         row.reentrant_count = 0;
         row.next = None;
-    }
-    let released = Outcome::Released {
-        freed: held,
-        passed_on,
+        Released::Freed
     };
-    (released, held)
+    (Outcome::Released(released), held)
 }
 
 /// Passes the row on to its successor, if that is live.
@@ -165,20 +170,21 @@ fn pass_on(row: &mut LockRow) -> bool {
 }
 
 /// The row becomes held, by one hold of the owner that it names.
-fn hold(row: &mut LockRow, lease_id: Uuid, fence_token: i64, spare_tokens: u32, ttl: i64) {
+fn hold(row: &mut LockRow, lease_id: Uuid, fence_token: i64, spare_tokens: u32, ttl: Duration) {
     row.lease_id = lease_id;
     row.reentrant_count = 1;
     row.fence_token = fence_token;
     row.fence_ceiling = fence_token.saturating_add(spare_tokens.into());
     row.acquired_at = row.now;
-    row.expire_at = row.now.saturating_add(ttl);
+    row.expire_at = row.now + ttl;
     row.revoked = false;
     row.next = None;
 }
 
 /// `None` when the tokens are used up.
 fn next_token(row: &LockRow) -> Option<i64> {
-    row.fence_ceiling.checked_add(1).map(|next| next.max(row.now))
+    let next = row.fence_ceiling.checked_add(1)?;
+    Some(next.max(row.now.as_micros()))
 }
 
 fn used_up(key: &Key) -> StoreError {
@@ -192,14 +198,14 @@ fn queue(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> bool {
     let Some((waited, length)) = ask.queue.zip(ask.wanted_for) else {
         return false;
     };
-    let mut since = row.now.saturating_sub(micros(waited));
+    let mut since = row.now - waited;
     if let Some(next) = row.next.as_ref().filter(|next| next.until > row.now) {
         if next.lease_id == lease_id {
-            if next.owner == ask.owner && next.until - row.now >= micros(length) / 2 {
+            if next.owner == ask.owner && next.until.since(row.now) >= length / 2 {
                 return false;
             }
             since = since.min(next.since);
-        } else if next.since < since.saturating_add(micros(QUEUE_AHEAD)) {
+        } else if next.since < since + QUEUE_AHEAD {
             return false;
         }
     }
@@ -207,10 +213,10 @@ fn queue(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> bool {
         lease_id,
         owner: ask.owner,
         holder: ask.holder.as_ref().to_owned(),
-        ttl: micros(ask.ttl.min(NEXT_TTL)),
+        ttl: ask.ttl.min(NEXT_TTL),
         spare_tokens: ask.spare_tokens,
         since,
-        until: row.now.saturating_add(micros(length)),
+        until: row.now + length,
     });
     true
 }
@@ -221,7 +227,7 @@ fn busy(lease_id: Uuid, row: &LockRow) -> Outcome {
     match &row.next {
         Some(next) if next.until > row.now && next.lease_id == lease_id => Outcome::Queued {
             holder,
-            next_ttl: until(next.ttl, 0),
+            next_ttl: next.ttl,
         },
         _ => Outcome::Busy(holder),
     }
@@ -231,8 +237,11 @@ fn busy(lease_id: Uuid, row: &LockRow) -> Outcome {
 /// read without a lock. A live successor is answered `Busy` too, because a row that is not locked may be
 /// passed on at any time.
 pub fn still_busy(request: &Request, row: &LockRow) -> Option<Outcome> {
-    match carry_out(request, &mut row.clone()) {
-        Ok((Outcome::Busy(holder) | Outcome::Queued { holder, .. }, false)) => Some(Outcome::Busy(holder)),
+    let carried_out = carry_out(request, &mut row.clone()).ok()?;
+    match carried_out.outcome {
+        Outcome::Busy(holder) | Outcome::Queued { holder, .. } if !carried_out.changed => {
+            Some(Outcome::Busy(holder))
+        }
         _ => None,
     }
 }
@@ -243,20 +252,20 @@ pub fn holder(row: &LockRow) -> Holder {
         owner: row.owner,
         name: row.holder.clone(),
         fence_token: row.fence_token,
-        remaining: Some(until(row.expire_at, row.now)),
+        remaining: Some(row.expire_at.since(row.now)),
     }
 }
 
 /// Whether a busy acquire must write that it waits for `length`. The write is spared while at least half of
 /// the time is still ahead, so that many waiters don't cost a commit each.
 pub fn must_want(row: &LockRow, length: Duration) -> bool {
-    row.wanted_until.saturating_sub(row.now) < micros(length) / 2
+    row.wanted_until.since(row.now) < length / 2
 }
 
 fn want(row: &mut LockRow, length: Duration) -> bool {
     let must = must_want(row, length);
     if must {
-        row.wanted_until = row.now.saturating_add(micros(length));
+        row.wanted_until = row.now + length;
     }
     must
 }
@@ -268,7 +277,7 @@ fn is_wanted(row: &LockRow) -> bool {
 fn granted(row: &LockRow, taken_over: Option<Holder>) -> Outcome {
     Outcome::Granted {
         fence_token: row.fence_token,
-        remaining: until(row.expire_at, row.now),
+        remaining: row.expire_at.since(row.now),
         taken_over,
         wanted: is_wanted(row),
         recorded: false,

@@ -17,8 +17,8 @@ use super::handle::EngineHandle;
 use super::hold::Hold;
 use super::lease::Lease;
 use super::shared::Unscheduled;
-use crate::error::LockError;
-use crate::key::Key;
+use crate::Key;
+use crate::LockError;
 use crate::meter::{AcquireOutcome, Site};
 
 impl EngineHandle {

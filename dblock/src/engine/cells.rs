@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 
 use super::resumption::Resuming;
 use super::sync::{AtomicU64, Mutex, MutexGuard, Notify};
-use crate::error::LockError;
-use crate::key::Key;
+use crate::Key;
+use crate::LockError;
 #[cfg(feature = "run_once")]
 use crate::store::RecordChange;
 

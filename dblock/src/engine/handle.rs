@@ -20,15 +20,15 @@ use self::tasks::Task;
 pub(crate) use self::tasks::{Turn, Turns};
 use super::shared::Shared;
 #[cfg(feature = "sql")]
-use crate::key::Key;
+use crate::Key;
 use crate::meter::Site;
-use crate::options::Wait;
 #[cfg(any(feature = "sql", feature = "run_once"))]
 use crate::store::LockRow;
 #[cfg(feature = "sql")]
 use crate::store::fence::FenceSource;
 #[cfg(feature = "run_once")]
 use crate::store::{Record, kept};
+use dblock_core::Wait;
 
 /// Time limit of the store for a caller that does not wait for the lock.
 pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(5);

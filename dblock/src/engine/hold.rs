@@ -7,8 +7,8 @@ use dblock_core::machine::out::Unconfirmed;
 use super::cells::Confirm;
 use super::handle::EngineHandle;
 use super::lease::{Lease, confirm};
-use crate::error::{LockError, LostReason};
 use crate::store::{StoreError, StoreErrorKind};
+use crate::{LockError, LostReason};
 
 /// One hold by an owner. Dropping it ends the hold; the engine writes that to the row without the caller.
 #[derive(Debug)]

@@ -15,12 +15,12 @@ use uuid::Uuid;
 
 use super::cells::{Cell, Confirm, Confirmed, Machine};
 use super::shared::Shared;
-use crate::error::{LockError, LostReason};
-use crate::key::Key;
-use crate::options::OnLost;
+use crate::Key;
+use crate::OnLost;
 #[cfg(feature = "run_once")]
 use crate::store::RecordChange;
 use crate::store::{StoreError, StoreErrorKind};
+use crate::{LockError, LostReason};
 
 /// An ownership as its owner sees it. Cloning is cheap and does not keep the lock.
 #[derive(Clone)]
@@ -281,9 +281,9 @@ pub(super) fn confirm(deadline: Time) -> (Confirm, Confirmation) {
 
 #[cfg(test)]
 mod tests {
+    use crate::LockError;
     #[cfg(any(feature = "sql", feature = "run_once"))]
     use crate::engine::Hold;
-    use crate::error::LockError;
     use crate::{LockManager, LockOptions};
 
     /// A driver that has gone drops what it was to answer.

@@ -7,11 +7,11 @@ use dblock_core::machine::ownership::Ownership;
 
 use super::cells::Waiter;
 use super::clock::Clock;
-use crate::error::{LockError, LostReason, TimeoutCause};
+use crate::Key;
 use crate::health::HealthBoard;
-use crate::key::Key;
 use crate::meter::{AcquireOutcome, Meter, Site};
 use crate::store::Kind;
+use crate::{LockError, LostReason, TimeoutCause};
 
 /// Where it is reported to.
 pub(super) struct Reporter<'a> {

@@ -129,7 +129,7 @@ impl Shared {
 
     /// The lease of a key that a transaction keeps although its owner has left.
     #[cfg(feature = "sql")]
-    pub(super) fn left_in_transaction(&self, key: &crate::key::Key) -> Option<(uuid::Uuid, i64)> {
+    pub(super) fn left_in_transaction(&self, key: &crate::Key) -> Option<(uuid::Uuid, i64)> {
         let cell = self.cells.find(key)?;
         let state = lock(&cell.state);
         state.machine.left_in_transaction()
@@ -282,8 +282,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::Key;
     use crate::engine::cells::Cells;
-    use crate::key::Key;
 
     /// Two steps of one key may reach the schedule in the other order.
     #[test]

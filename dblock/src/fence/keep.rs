@@ -5,13 +5,13 @@
 use super::statements::complete_in;
 use super::statements::{reads_release, release_in, statement_failed};
 use super::{answers_for, check_of, failed, prepare, refused, verify};
+use crate::LockOptions;
 use crate::engine::{EngineHandle, Hold, Lease};
-use crate::error::{LockError, LostReason};
-use crate::options::LockOptions;
 #[cfg(feature = "run_once")]
 use crate::store::fence::Completion;
 use crate::store::fence::{Database, FenceConnection, FenceStatement, ReadsRelease};
 use crate::store::{StoreError, StoreErrorKind};
+use crate::{LockError, LostReason};
 
 /// Refuses options that make no sense for a lock that ends with a transaction.
 pub(crate) fn check_options(options: &LockOptions) -> Result<(), LockError> {

@@ -6,9 +6,9 @@ use uuid::Uuid;
 
 use super::statements::reads_release;
 use super::{check_of, failed};
+use crate::Key;
+use crate::LockError;
 use crate::engine::{EngineHandle, Lease, STORE_TIMEOUT};
-use crate::error::LockError;
-use crate::key::Key;
 use crate::store::fence::{Database, FenceCheck, FenceConnection, ReadsRelease};
 use crate::store::{LockRow, StoreError, StoreErrorKind};
 

@@ -11,12 +11,13 @@ use tracing::{Instrument as _, Span};
 use uuid::Uuid;
 
 use super::LockManager;
+use crate::Key;
+use crate::LockError;
+use crate::LockOptions;
 use crate::chain::Link;
 use crate::engine::{Begin, Call, EngineHandle, Hold, Lease, Time};
-use crate::error::LockError;
-use crate::key::Key;
 use crate::meter::AcquireOutcome;
-use crate::options::{LockOptions, Wait};
+use dblock_core::Wait;
 
 /// When a call began, and when its `wait` is over: everything that it waits for counts.
 #[derive(Debug, Clone, Copy)]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::LockManager;
+use crate::LockError;
 use crate::engine::Turn;
-use crate::error::LockError;
 use crate::store::{Finding, InspectFilter, LockRow, Store, StoreError};
 
 /// Time limit of an operator's call, such as `list` or `revoke`.
@@ -20,7 +20,7 @@ impl LockManager {
     /// records of `run_once`.
     ///
     /// What a service asks about itself stays here: [`health`](Self::health), which every readiness probe
-    /// reads from memory, [`capabilities`](Self::capabilities), [`place`](Self::place) and
+    /// reads from memory, [`capabilities`](Self::capabilities), [`location`](Self::location) and
     /// [`shutdown`](Self::shutdown).
     pub fn admin(&self) -> Admin<'_> {
         Admin { locks: self }

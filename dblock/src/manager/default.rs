@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use super::LockManager;
-use crate::error::LockError;
+use crate::LockError;
 
 /// Attributes without `manager = …`.
 impl LockManager {

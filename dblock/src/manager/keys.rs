@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use dblock_core::limits;
 
 use super::LockManager;
-use crate::key::{InvalidKey, Key};
+use crate::{InvalidKey, Key};
 
 /// One key or several, as [`LockManager::lock`] takes them.
 ///
@@ -20,9 +20,15 @@ use crate::key::{InvalidKey, Key};
     label = "expected a `&str` or a `String`, or an array, a slice or a `Vec` of them",
     note = "to format a key, write `format!(\"order:{{id}}\")`; to collect an iterator, `.collect::<Vec<_>>()`"
 )]
-pub trait LockKeys: sealed::Wanted {}
+pub trait LockKeys {
+    /// The message says why a key, or the list, is refused.
+    #[doc(hidden)]
+    fn wanted(self, namespace: Option<&str>, sealed: Sealed) -> Result<Wanted, String>;
+}
 
-impl<K: sealed::Wanted> LockKeys for K {}
+/// Nobody else can name this type, so nobody else can implement [`LockKeys`].
+#[derive(Debug)]
+pub struct Sealed;
 
 /// The keys of a call.
 #[derive(Debug)]
@@ -30,13 +36,6 @@ pub enum Wanted {
     One(Key),
     /// At least two, sorted, and the place among them of the one that was given first.
     Several(Vec<Key>, usize),
-}
-
-mod sealed {
-    /// The message says why a key, or the list, is refused.
-    pub trait Wanted {
-        fn wanted(self, namespace: Option<&str>) -> Result<super::Wanted, String>;
-    }
 }
 
 fn checked(namespace: Option<&str>, key: &str) -> Result<Key, String> {
@@ -74,8 +73,8 @@ impl Wanted {
 
 macro_rules! one_key {
     ($($key:ty),*) => {$(
-        impl sealed::Wanted for $key {
-            fn wanted(self, namespace: Option<&str>) -> Result<Wanted, String> {
+        impl LockKeys for $key {
+            fn wanted(self, namespace: Option<&str>, _: Sealed) -> Result<Wanted, String> {
                 checked(namespace, self.as_ref()).map(Wanted::One)
             }
         }
@@ -84,8 +83,8 @@ macro_rules! one_key {
 
 macro_rules! several_keys {
     ($([$($generic:tt)*] $keys:ty),*) => {$(
-        impl<K: AsRef<str>, $($generic)*> sealed::Wanted for $keys {
-            fn wanted(self, namespace: Option<&str>) -> Result<Wanted, String> {
+        impl<K: AsRef<str>, $($generic)*> LockKeys for $keys {
+            fn wanted(self, namespace: Option<&str>, _: Sealed) -> Result<Wanted, String> {
                 Wanted::of(namespace, self)
             }
         }

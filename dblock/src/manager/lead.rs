@@ -6,13 +6,14 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 
 use super::{LockBuilder, LockManager};
+use crate::Key;
+use crate::LockError;
 use crate::body;
 use crate::chain::Link;
 use crate::current::{CurrentLock, current};
 use crate::engine::Hold;
-use crate::error::LockError;
-use crate::key::Key;
-use crate::options::{LockOptions, OnLost, Wait};
+use crate::{LockOptions, OnLost};
+use dblock_core::Wait;
 
 /// How often a campaign looks whether the store fails, so that an outage gets into the log.
 const LOOK: Duration = Duration::from_secs(10);

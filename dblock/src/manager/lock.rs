@@ -3,13 +3,13 @@
 use std::future::Future;
 use std::time::Duration;
 
-use super::keys::Wanted;
+use super::keys::{Sealed, Wanted};
 use super::{LockKeys, LockManager};
+use crate::Key;
 use crate::body;
-use crate::error::{LockError, TimeoutCause};
 use crate::guard::{Holds, LockGuard};
-use crate::key::Key;
-use crate::options::{LockOptions, OnLost};
+use crate::{LockError, TimeoutCause};
+use crate::{LockOptions, OnLost};
 
 impl LockManager {
     /// The most keys that one call takes together.
@@ -58,7 +58,7 @@ impl LockManager {
     pub fn lock(&self, keys: impl LockKeys) -> LockBuilder<'_> {
         LockBuilder {
             locks: self,
-            keys: keys.wanted(self.namespace()),
+            keys: keys.wanted(self.namespace(), Sealed),
             options: LockOptions::new(),
         }
     }

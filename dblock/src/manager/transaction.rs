@@ -7,13 +7,14 @@ use sqlx::{Pool, Transaction};
 
 use super::acquire::{Began, Caller};
 use super::{LockBuilder, LockManager};
+use crate::Key;
+use crate::LockError;
+use crate::LockOptions;
 use crate::body;
 use crate::engine::{Hold, STORE_TIMEOUT};
-use crate::error::LockError;
 use crate::fence::{self, FenceConnection};
-use crate::key::Key;
-use crate::options::{LockOptions, Wait};
 use crate::transaction::{LockedTransaction, begin_with};
+use dblock_core::Wait;
 
 /// How long a transaction may take to begin where less of `wait` is left.
 const BEGINNING: Duration = Duration::from_secs(1);

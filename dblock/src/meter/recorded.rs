@@ -10,7 +10,7 @@ use metrics::{
 };
 
 use super::AcquireOutcome;
-use crate::error::LostReason;
+use crate::LostReason;
 use crate::store::{Outcome, StoreError, StoreErrorKind};
 
 const ACQUIRE: &str = "dblock_acquire_seconds";

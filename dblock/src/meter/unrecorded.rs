@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::AcquireOutcome;
-use crate::error::LostReason;
+use crate::LostReason;
 use crate::store::{Outcome, StoreError};
 
 #[derive(Debug)]

@@ -14,11 +14,11 @@ use super::doubt::{self, Attempted};
 use super::options::RunOptions;
 use super::records::read;
 use super::run::{Run, current_run};
+use crate::Key;
 use crate::body;
-use crate::error::{LockError, RunError};
-use crate::key::Key;
 use crate::manager::{Began, LockManager};
-use crate::store::record::Record;
+use crate::store::Record;
+use crate::{LockError, RunError};
 
 /// A call of `run_once` whose options are valid.
 pub(crate) struct OnceCall<'m> {

@@ -1,6 +1,6 @@
 //! Runs in doubt, in the log: nobody else may learn that a person has to decide.
 
-use crate::key::Key;
+use crate::Key;
 use crate::runs::OnCrash;
 
 /// An attempt whose outcome is not known to be recorded. Dropped as such it is in doubt, unless its run may be

@@ -6,8 +6,8 @@ use dblock_core::duration;
 use uuid::Uuid;
 
 use super::codec::Fingerprint;
-use crate::error::LockError;
-use crate::options::LockOptions;
+use crate::LockError;
+use crate::LockOptions;
 use crate::runs::{OnCrash, Policy};
 
 /// How a run is remembered and retried, and under which lock it runs.

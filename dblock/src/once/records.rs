@@ -7,14 +7,14 @@ use serde::Serialize;
 
 use super::codec::{self, Remembered};
 use super::options::{RunOptions, check_remember};
+use crate::Key;
+use crate::LockOptions;
 use crate::body;
 use crate::engine::{Lease, Turn};
-use crate::error::{LockError, RunError};
-use crate::key::Key;
 use crate::manager::{Admin, LockManager};
-use crate::options::LockOptions;
-use crate::store::record::{Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordWrite};
+use crate::store::{Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordWrite};
 use crate::store::{Store, StoreError, StoreErrorKind, kept};
+use crate::{LockError, RunError};
 
 /// How long the store may take for one call about a record.
 const TIMEOUT: Duration = Duration::from_secs(5);
@@ -33,7 +33,7 @@ pub enum Resolution {
         /// For how long that is remembered.
         remember: Duration,
     },
-    /// It had its effect, and its record has a wrong result. From [`Resolution::correction`].
+    /// It had its effect, and its record has a wrong result. From [`Resolution::corrected`].
     #[non_exhaustive]
     Corrected {
         /// Its result as JSON.
@@ -69,14 +69,14 @@ impl Resolution {
     /// locks.run_once("pay:42", options(), pay).await?;
     /// let shown = locks.admin().record::<serde_json::Value>("pay:42").await?.expect("it ran");
     /// println!("the result is {:?}", shown.result);
-    /// assert!(locks.admin().resolve(&shown.record, Resolution::correction(&8_u64, day)?).await?);
+    /// assert!(locks.admin().resolve(&shown.record, Resolution::corrected(&8_u64, day)?).await?);
     /// assert_eq!(locks.run_once("pay:42", options(), pay).await?, Once::Replayed(8));
     /// # Ok::<_, LockError>(()) }).unwrap();
     /// ```
     ///
     /// # Errors
     /// As [`succeeded`](Self::succeeded).
-    pub fn correction(value: &impl Serialize, remember: Duration) -> Result<Self, LockError> {
+    pub fn corrected(value: &impl Serialize, remember: Duration) -> Result<Self, LockError> {
         let json = encoded(value, remember)?;
         Ok(Self::Corrected { json, remember })
     }
@@ -213,7 +213,7 @@ impl Admin<'_> {
     /// is running meanwhile. `shown` is the record that the decision is about, from [`record`](Self::record)
     /// or [`records`](Self::records). A record that has changed since stays as it is: the decision was about
     /// another attempt. Returns whether the record was changed. A run that succeeded needs a
-    /// [`correction`](Resolution::correction); the other resolutions leave its record as it is.
+    /// [`corrected`](Resolution::corrected); the other resolutions leave its record as it is.
     ///
     /// # Errors
     /// [`LockError::Busy`] while an attempt is running, [`LockError::Invalid`] for a correction of a run that

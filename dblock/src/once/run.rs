@@ -5,14 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::Key;
 use crate::engine::{EngineHandle, Lease};
-use crate::key::Key;
-use crate::store::record::{RecordEntry, RecordState, RecordVersion};
+use crate::store::{RecordEntry, RecordState, RecordVersion};
 #[cfg(feature = "sql")]
-use crate::{
-    error::{LockError, RunError},
-    once::codec,
-};
+use crate::{LockError, RunError, once::codec};
 
 tokio::task_local! {
     static RUNS: Run;

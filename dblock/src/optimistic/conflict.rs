@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-use crate::error::LockError;
+use crate::LockError;
 use crate::store::StoreErrorKind;
 
 /// An error that says whether it is a conflict: somebody else was faster, nothing of the work stands, and the
@@ -104,8 +104,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::error::LostReason;
-    use crate::key::Key;
+    use crate::Key;
+    use crate::LostReason;
     use crate::store::StoreError;
 
     #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, Sleep};
 
 use super::Conflict;
-use crate::error::rounded;
+use dblock_core::rounded;
 
 /// How often a body runs, and how long the pauses in between are. The defaults are at most 5 runs within 10
 /// seconds, and pauses of up to 10 ms at first and up to 200 ms later.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 
 use super::{Place, Shard, ShardedStore};
-use crate::key::Key;
-use crate::store::clock::until;
+use crate::Key;
+use crate::store::clock::Timestamp;
 use crate::store::{InspectFilter, LockRow, Purged, StoreError};
 
 pub(super) async fn inspect(
@@ -82,10 +82,10 @@ pub(super) async fn time_left(store: &ShardedStore) -> Result<Duration, StoreErr
             let beside = pages[new].binary_search_by(|other| other.key.cmp(&row.key));
             let beside = beside.ok().map(|place| &pages[new][place]);
             if beside.is_none_or(|new| new.lease_id != row.lease_id) && row.is_held() {
-                left = left.max(until(row.expire_at, row.now));
+                left = left.max(row.expire_at.since(row.now));
             }
             if beside.is_none_or(|new| new.fence_ceiling < row.fence_ceiling) {
-                left = left.max(until(row.fence_ceiling, row.now));
+                left = left.max(Timestamp::from_micros(row.fence_ceiling).since(row.now));
             }
         }
     }
@@ -138,7 +138,7 @@ pub(super) async fn purge(
     }
     let mut next = InspectFilter::new().include_free().limit(limit);
     if let Some(after) = after {
-        next = next.after(LockRow::new(after.clone(), 0).position());
+        next = next.after(LockRow::new(after.clone(), Timestamp::EPOCH).position());
     }
     let shards: Vec<&Shard> = store
         .shards

@@ -8,7 +8,7 @@ use futures_util::future::join_all;
 
 use super::place::Place;
 use super::{Answer, Shard, ShardedStore, listen, rows};
-use crate::key::Key;
+use crate::Key;
 use crate::store::{
     Capabilities, Finding, InspectFilter, LockRow, Purged, Request, Store, StoreError, StoreErrorKind,
     StoreFuture, WakeUp,

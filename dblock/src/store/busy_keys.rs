@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::key::Key;
+use crate::Key;
 use crate::store::{Action, Outcome, Request, StoreError};
 
 /// Most keys that are remembered. A process that waits for more keys sends most of its requests twice.
@@ -85,7 +85,7 @@ mod tests {
     }
 
     fn wanted() -> Outcome {
-        Outcome::granted(1, Duration::ZERO, None, true)
+        Outcome::granted(1, Duration::ZERO).with_wanted(true)
     }
 
     /// Keys that are busy, and keys that others want.

@@ -18,7 +18,7 @@ pub use self::statement::FenceStatement;
 #[cfg(feature = "postgres")]
 pub(crate) use self::statement::literal;
 use super::{Store, StoreError, StoreErrorKind, StoreFuture};
-use crate::key::Key;
+use crate::Key;
 
 /// A transaction of the user's, over any driver, in which a lock can be checked or end.
 ///

@@ -1,7 +1,7 @@
 //! The records that a store keeps.
 
 use super::{Record, Records, Store, StoreError, StoreErrorKind, StoreFuture};
-use crate::key::Key;
+use crate::Key;
 
 /// The records of `store`.
 pub(crate) fn kept_by(store: &dyn Store) -> Result<&dyn Records, StoreError> {

@@ -9,10 +9,10 @@ use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
 
 use self::table::{Kept, Table};
-use super::clock::micros;
-use super::record::{Record, RecordFilter, RecordWrite, Records};
+use super::clock::Timestamp;
 use super::{Capabilities, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError, StoreFuture};
-use crate::key::Key;
+use super::{Record, RecordFilter, RecordWrite, Records};
+use crate::Key;
 
 /// Rows in the memory of this process.
 ///
@@ -40,18 +40,15 @@ pub struct MemoryStore {
 
 #[derive(Debug)]
 struct Shared {
-    /// The wall clock when the store was made, in µs, and tokio's clock at the same instant.
-    origin: (i64, Instant),
+    /// The wall clock when the store was made, and tokio's clock at the same instant.
+    origin: (Timestamp, Instant),
     table: Mutex<Table>,
 }
 
 impl MemoryStore {
     /// A store with no rows.
     pub fn new() -> Self {
-        let wall = SystemTime::now()
-            .duration_since(SystemTime::UNIX_EPOCH)
-            .unwrap_or_default();
-        let origin = (micros(wall), Instant::now());
+        let origin = (SystemTime::now().into(), Instant::now());
         Self {
             shared: Arc::new(Shared {
                 origin,
@@ -71,7 +68,7 @@ impl MemoryStore {
         let (wall, instant) = self.shared.origin;
         // A panic never leaves a half-written row, so the table is still good.
         let mut table = self.shared.table.lock().unwrap_or_else(PoisonError::into_inner);
-        table.now = table.now.max(wall.saturating_add(micros(instant.elapsed())));
+        table.now = table.now.max(wall + instant.elapsed());
         table
     }
 }
@@ -186,7 +183,7 @@ impl Records for MemoryStore {
                 })
                 .filter(|record| {
                     filter
-                        .wanted_lock()
+                        .get_has_lock()
                         .is_none_or(|lock| record.has_lock == Some(lock))
                 })
                 .take(usize::try_from(filter.get_limit()).unwrap_or(usize::MAX))
@@ -255,7 +252,7 @@ mod tests {
         let first = request(Uuid::now_v7(), acquire(Duration::from_secs(30)));
         one(&store, first.clone()).await;
         one(&store, request(first.lease_id, Action::Release)).await;
-        let ceiling = store.table().now + 3_600_000_000;
+        let ceiling = store.table().now.as_micros() + 3_600_000_000;
         store.table().rows.get_mut(&first.key).unwrap().row.fence_ceiling = ceiling;
         let next = one(&store, request(Uuid::now_v7(), acquire(Duration::from_secs(30)))).await;
         assert!(
@@ -333,7 +330,7 @@ mod tests {
     #[test]
     fn the_clock_never_falls() {
         let store = MemoryStore::new();
-        let ahead = store.table().now + 1_000_000_000;
+        let ahead = store.table().now + Duration::from_secs(1_000);
         store.table().now = ahead;
         assert_eq!(store.table().now, ahead);
     }

@@ -43,7 +43,7 @@ use super::{
     Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
     StoreFuture,
 };
-use crate::key::Key;
+use crate::Key;
 
 /// How many connections are reserved for extends. The others are for acquires, for releases, for records and
 /// for operators.
@@ -185,7 +185,7 @@ impl Store for MySqlStore {
         can
     }
 
-    fn place(&self) -> Option<String> {
+    fn location(&self) -> Option<String> {
         connect_options::place(&self.servers, |options| {
             let address = match options.get_socket() {
                 Some(socket) => socket.display().to_string(),

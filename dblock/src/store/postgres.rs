@@ -47,7 +47,7 @@ use super::{
     Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
     StoreFuture, WakeUp,
 };
-use crate::key::Key;
+use crate::Key;
 
 /// How many connections are reserved for extends. The others are for acquires, for releases, for the
 /// listener, which keeps one as long as a caller waits, and for operators.
@@ -176,7 +176,7 @@ impl Store for PostgresStore {
         can
     }
 
-    fn place(&self) -> Option<String> {
+    fn location(&self) -> Option<String> {
         connect_options::place(&self.servers, |options| {
             let address = match options.get_socket() {
                 Some(socket) => socket.display().to_string(),

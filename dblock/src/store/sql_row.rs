@@ -7,10 +7,11 @@ use sqlx::{ColumnIndex, Decode, Row, Type};
 use uuid::Uuid;
 
 use super::StoreError;
-use super::record::{Record, RecordState};
+use super::clock::{Timestamp, length};
 use super::schema::SchemaVersion;
 use super::{LockRow, Successor};
-use crate::key::Key;
+use super::{Record, RecordState};
+use crate::Key;
 
 /// The columns, in the order in which they are selected.
 pub(crate) const COLUMNS: &str = "lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
@@ -31,27 +32,27 @@ where
     String: Decode<'r, R::Database> + Type<R::Database>,
     Uuid: Decode<'r, R::Database> + Type<R::Database>,
 {
-    let mut found = LockRow::new(key, now);
+    let mut found = LockRow::new(key, Timestamp::from_micros(now));
     found.owner = row.try_get(1)?;
     found.reentrant_count = u32::try_from(row.try_get::<i32, _>(2)?).map_err(unreadable)?;
-    found.expire_at = row.try_get(3)?;
+    found.expire_at = moment(row, 3)?;
     found.lease_id = row.try_get(4)?;
     found.fence_token = row.try_get(5)?;
     found.fence_ceiling = row.try_get(6)?;
-    found.wanted_until = row.try_get(7)?;
-    found.acquired_at = row.try_get(8)?;
+    found.wanted_until = moment(row, 7)?;
+    found.acquired_at = moment(row, 8)?;
     found.holder = row.try_get(9)?;
     found.revoked = row.try_get(10)?;
     if let Some(lease_id) = row.try_get(11)? {
-        found.next = Some(Successor::new(
+        found.next = Some(Successor {
             lease_id,
-            row.try_get(12)?,
-            row.try_get::<String, _>(13)?,
-            row.try_get(14)?,
-            u32::try_from(row.try_get::<i64, _>(15)?).map_err(unreadable)?,
-            row.try_get(16)?,
-            row.try_get(17)?,
-        ));
+            owner: row.try_get(12)?,
+            holder: row.try_get(13)?,
+            ttl: length(row.try_get(14)?),
+            spare_tokens: u32::try_from(row.try_get::<i64, _>(15)?).map_err(unreadable)?,
+            since: moment(row, 16)?,
+            until: moment(row, 17)?,
+        });
     }
     Ok(found)
 }
@@ -77,17 +78,27 @@ where
         Ok(state) => state,
         Err(error) => return Ok(Err(error)),
     };
-    let mut record = Record::new(key, state, now);
+    let mut record = Record::new(key, state, Timestamp::from_micros(now));
     record.attempts = u32::try_from(row.try_get::<i32, _>(2)?).map_err(unreadable)?;
     record.fence_token = row.try_get(3)?;
     record.fingerprint = row.try_get(4)?;
     record.result = row.try_get(5)?;
     record.error = row.try_get(6)?;
     record.holder = row.try_get(7)?;
-    record.started_at = row.try_get(8)?;
-    record.finished_at = row.try_get(9)?;
-    record.keep_until = row.try_get(10)?;
+    record.started_at = moment(row, 8)?;
+    record.finished_at = moment(row, 9)?;
+    record.keep_until = moment(row, 10)?;
     Ok(Ok(record))
+}
+
+/// The moment in a column.
+fn moment<'r, R>(row: &'r R, column: usize) -> Result<Timestamp, sqlx::Error>
+where
+    R: Row,
+    usize: ColumnIndex<R>,
+    i64: Decode<'r, R::Database> + Type<R::Database>,
+{
+    row.try_get(column).map(Timestamp::from_micros)
 }
 
 /// The row of the version table.

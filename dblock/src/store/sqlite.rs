@@ -35,7 +35,7 @@ use super::{
     Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
     StoreFuture,
 };
-use crate::key::Key;
+use crate::Key;
 
 /// Rows in a SQLite file.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Store for SqliteStore {
         can
     }
 
-    fn place(&self) -> Option<String> {
+    fn location(&self) -> Option<String> {
         Some(self.options.get_filename().display().to_string())
     }
 

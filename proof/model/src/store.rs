@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::guards::{Guard, Guards};
 pub(crate) use convert::micros;
-use convert::{TICK_MICROS, key, length, ticks};
+use convert::{TICK_MICROS, key, length, moment, ticks};
 
 /// Ticks of a clock.
 pub type Time = u8;
@@ -223,14 +223,14 @@ impl Store {
     /// When the rules refuse it, which they don't while there are tokens.
     pub fn apply(self, row: &mut Option<Row>, now: Time, request: Request) -> Outcome {
         let before = *row;
-        let mut real = before.map_or_else(|| LockRow::new(key(), micros(now)), |row| row.at(now));
+        let mut real = before.map_or_else(|| LockRow::new(key(), moment(now)), |row| row.at(now));
         let mut asked = store::Request::new(real.key.clone(), request.lease.into(), self.action(request));
         if let Some(before) = &before {
             self.weaken(before, now, request, &mut real, &mut asked);
         }
-        let (outcome, changed) = rules::carry_out(&asked, &mut real).expect("there are tokens");
-        let outcome = Outcome::from(outcome);
-        if !changed {
+        let carried_out = rules::carry_out(&asked, &mut real).expect("there are tokens");
+        let outcome = Outcome::from(carried_out.outcome);
+        if !carried_out.changed {
             return outcome;
         }
         let mut after = Row::from(&real);

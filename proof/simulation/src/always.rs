@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock_core::store::LockRow;
+use dblock_core::LockRow;
 use uuid::Uuid;
 
 use crate::caller::State;

@@ -1,7 +1,7 @@
 //! Requests on their way to the store.
 
-use dblock_core::store::record::{Record, RecordWrite};
 use dblock_core::store::{Outcome, Request, StoreError};
+use dblock_core::store::{Record, RecordWrite};
 
 /// Requests that were sent together.
 #[derive(Debug)]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock_core::error::LostReason;
+use dblock_core::LostReason;
 use dblock_core::machine::ownership::Ownership;
 
 use crate::caller::{Asked, Caller, State, Transaction};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dblock_core::machine::env::Time;
 use dblock_core::machine::ownership::Ownership;
 use dblock_core::runs::Policy;
-use dblock_core::store::record::{Record, RecordEntry, RecordVersion};
+use dblock_core::store::{Record, RecordEntry, RecordVersion};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use dblock_core::machine::call::Call;
 use dblock_core::machine::env::Env;
 use dblock_core::machine::out::Refusal;
-use dblock_core::options::{LockOptions, Wait};
+use dblock_core::{LockOptions, Wait};
 
 use crate::caller::{Asked, Caller, Run, State};
 use crate::plan::MS;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dblock_core::error::LostReason;
+use dblock_core::LostReason;
 use dblock_core::machine::env::Time;
 use dblock_core::machine::ownership::Ownership;
 use dblock_core::store::{Kind, Request};

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use dblock_core::machine::ownership::Ownership;
-use dblock_core::store::record::RecordVersion;
+use dblock_core::store::RecordVersion;
+use dblock_core::store::clock::Timestamp;
 use dblock_core::store::{Action, Outcome, Request, StoreError};
 use uuid::Uuid;
 
@@ -98,7 +99,7 @@ pub(crate) struct RunChecks {
     /// took its lease; its attempts are not those of the next run.
     pub(crate) success: i64,
     /// Until when the last success is remembered.
-    pub(crate) succeeded: Option<i64>,
+    pub(crate) succeeded: Option<Timestamp>,
     /// The leases of tokens.
     pub(crate) leases: Vec<(i64, Uuid)>,
     /// The leases that a release has ended.

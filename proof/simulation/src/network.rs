@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use dblock_core::machine::dispatch::MAX_BATCH;
-use dblock_core::store::{Action, Kind, Outcome, Request, StoreError, StoreErrorKind};
+use dblock_core::store::{Action, Kind, Outcome, Released, Request, StoreError, StoreErrorKind};
 
 use crate::batch::{Batch, Fate};
 use crate::plan::{MS, S, US, nanos};
@@ -236,10 +236,7 @@ impl World {
             let (_, request) = &self.batches[number].requests[index];
             self.store.commit(key, outcome.as_ref(), request.record.is_some());
             if let Some(outcome) = outcome {
-                if matches!(
-                    outcome,
-                    Outcome::Released { freed: true, .. } | Outcome::Released { passed_on: true, .. }
-                ) {
+                if let Outcome::Released(Released::Freed | Released::PassedOn) = outcome {
                     self.checks.keys[key].runs.released.push(request.lease_id);
                 }
                 self.tell_of(key, &outcome);
@@ -316,12 +313,12 @@ impl World {
     /// Sends the wake-ups of a committed release.
     pub(crate) fn tell_of(&mut self, key: usize, outcome: &Outcome) {
         let passed_on = match outcome {
-            Outcome::Released { passed_on: true, .. } => {
+            Outcome::Released(Released::PassedOn) => {
                 let row = &self.store.rows[key].committed;
                 self.checks.passed_on(row.lease_id);
                 Some((row.lease_id, row.fence_token))
             }
-            Outcome::Released { freed: true, .. } if self.store.is_wanted(key) => None,
+            Outcome::Released(Released::Freed) if self.store.is_wanted(key) => None,
             _ => return,
         };
         self.wake_up(WakeUp { key, passed_on });

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use dblock_core::options::margin;
+use dblock_core::margin;
 
 use crate::tape::Tape;
 

@@ -1,6 +1,6 @@
 //! A process: the engine's shell around its machines, without threads.
 
-use dblock_core::key::Key;
+use dblock_core::Key;
 use dblock_core::machine::dispatch::{Dispatch, MAX_BATCH};
 use dblock_core::machine::env::{Random, Time};
 use dblock_core::machine::key;

@@ -9,9 +9,8 @@ use dblock_core::machine::call::Begin;
 use dblock_core::runs::{
     Decision, OnCrash, Policy, before, beginning, decide, decide_inside, is_later, taken_back_to, undo,
 };
-use dblock_core::store::record::{
-    Record, RecordEntry, RecordState, RecordVersion, RecordWrite, WriteLease, carry_out,
-};
+use dblock_core::store::rules::{RecordEffect, change_record};
+use dblock_core::store::{Record, RecordEntry, RecordState, RecordVersion, RecordWrite, WriteLease};
 use uuid::Uuid;
 
 use crate::batch::{Answer, Ask, Fate};
@@ -321,7 +320,7 @@ impl World {
         let wanted = outcome.version();
         run.step = Step::Ends { alone, wanted };
         run.looks = 0;
-        let change = dblock_core::store::record::RecordChange::Replace(begun.version(), outcome);
+        let change = dblock_core::store::RecordChange::Replace(begun.version(), outcome);
         let mut write = RecordWrite::new(self.keys[key].clone(), change);
         if alone {
             write.lease = WriteLease::Ends(ownership.lease_id);
@@ -436,9 +435,11 @@ impl World {
         let row = self.store.row(key, self.now);
         let (live, lease) = (row.is_held(), row.lease_id);
         let needs = write.needs().is_none_or(|needed| live && needed == lease);
-        let Some(record) = carry_out(&write.key, &write.change, found, now).filter(|_| needs) else {
+        let effect = change_record(&write.key, &write.change, found, now);
+        if effect == RecordEffect::Nothing || !needs {
             return false;
-        };
+        }
+        let record = effect.left(None);
         let success = record
             .as_ref()
             .filter(|record| record.state == RecordState::Succeeded);

@@ -1,10 +1,11 @@
 //! The database: rows that change by `rules::carry_out`. A statement is executed, and later committed; its
 //! rows are locked in between.
 
-use dblock_core::key::Key;
-use dblock_core::store::record::{self, Record};
-use dblock_core::store::rules::{carry_out_with_record, may_be_forgotten, still_busy};
-use dblock_core::store::{LockRow, Outcome, Request, StoreError};
+use dblock_core::Key;
+use dblock_core::LockRow;
+use dblock_core::store::clock::Timestamp;
+use dblock_core::store::rules::{RecordEffect, carry_out, change_record, may_be_forgotten, still_busy};
+use dblock_core::store::{Outcome, Record, Request, StoreError};
 use uuid::Uuid;
 
 #[derive(Debug)]
@@ -52,14 +53,14 @@ pub(crate) struct WakeUp {
     pub(crate) passed_on: Option<(Uuid, i64)>,
 }
 
-const EPOCH: i64 = 1_000_000_000_000;
+const BEGIN: i64 = 1_000_000_000_000;
 
 impl Database {
     pub(crate) fn new(keys: &[Key]) -> Self {
         let row = |key: &Key| Row {
-            committed: LockRow::new(key.clone(), 0),
-            uncommitted: LockRow::new(key.clone(), 0),
-            durable: LockRow::new(key.clone(), 0),
+            committed: LockRow::new(key.clone(), Timestamp::EPOCH),
+            uncommitted: LockRow::new(key.clone(), Timestamp::EPOCH),
+            durable: LockRow::new(key.clone(), Timestamp::EPOCH),
             lock: Lock::Nobody,
             record: None,
             uncommitted_record: None,
@@ -71,9 +72,9 @@ impl Database {
         }
     }
 
-    /// The clock, in µs since the epoch.
-    pub(crate) fn clock(&self, now: u64) -> i64 {
-        EPOCH + self.jumped + i64::try_from(now / 1000).unwrap_or(i64::MAX)
+    pub(crate) fn clock(&self, now: u64) -> Timestamp {
+        let micros = i64::try_from(now / 1000).unwrap_or(i64::MAX);
+        Timestamp::from_micros(BEGIN + self.jumped + micros)
     }
 
     pub(crate) fn jump(&mut self, micros: i64) {
@@ -100,15 +101,13 @@ impl Database {
         row.uncommitted.clone_from(&row.committed);
         row.uncommitted.now = clock;
         row.lock = Lock::Batch(batch);
-        let (outcome, _, change) = carry_out_with_record(request, &mut row.uncommitted)?;
-        row.uncommitted_record.clone_from(&row.record);
-        let changed =
-            change.and_then(|change| record::carry_out(&request.key, &change, row.record.as_ref(), clock));
-        let written = changed.is_some();
-        if let Some(record) = changed {
-            row.uncommitted_record = record;
-        }
-        Ok(outcome.with_record(written))
+        let carried_out = carry_out(request, &mut row.uncommitted)?;
+        let effect = carried_out.record.map_or(RecordEffect::Nothing, |change| {
+            change_record(&request.key, &change, row.record.as_ref(), clock)
+        });
+        let written = effect != RecordEffect::Nothing;
+        row.uncommitted_record = effect.left(row.record.clone());
+        Ok(carried_out.outcome.with_recorded(written))
     }
 
     /// The statement of a batch is committed for this row.

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-use dblock_core::key::Key;
+use dblock_core::Key;
 use dblock_core::machine::env::Time;
 
 use crate::batch::{Ask, Batch};

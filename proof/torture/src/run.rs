@@ -263,7 +263,7 @@ pub(crate) fn held_rows(rows: Vec<LockRow>) -> Vec<Row> {
     let row = |row: LockRow| Row {
         key: row.key.to_string(),
         token: row.fence_token,
-        remaining_ms: u64::try_from((row.expire_at - row.now) / 1_000).unwrap_or(0),
+        remaining_ms: u64::try_from(row.expire_at.since(row.now).as_millis()).unwrap_or(u64::MAX),
         holder: row.holder,
     };
     rows.into_iter().map(row).collect()

@@ -197,7 +197,7 @@ async fn again(client: &mut Client, names: &Keys, request: &Request, stored: Sto
             return Ok(Outcome::Skipped);
         }
     }
-    Ok(Outcome::granted(token, whole(left), None, wanted))
+    Ok(Outcome::granted(token, whole(left)).with_wanted(wanted))
 }
 
 async fn granted(
@@ -211,7 +211,7 @@ async fn granted(
         Written::Done { revision, .. } => {
             leases.granted(request.lease_id, revision);
             let token = first_token(revision, Slot::First);
-            return Ok(Outcome::granted(token, ask.ttl, None, seen.is_wanted()));
+            return Ok(Outcome::granted(token, ask.ttl).with_wanted(seen.is_wanted()));
         }
         // It had ended before it was used again. While the host was suspended, the others that rest may have,
         // too.
@@ -226,7 +226,7 @@ async fn granted(
         Some(stored) if stored.row.lease_id == request.lease_id => {
             let left = left(client, stored.lease).await?;
             Ok(left.map_or(Outcome::Lost, |left| {
-                Outcome::granted(stored.fence_token(), whole(left), None, seen.is_wanted())
+                Outcome::granted(stored.fence_token(), whole(left)).with_wanted(seen.is_wanted())
             }))
         }
         stored => {

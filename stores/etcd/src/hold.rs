@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use dblock_core::store::{Extend, Outcome, Request, StoreError};
+use dblock_core::store::{Extend, Outcome, Released, Request, StoreError};
 use etcd_client::Client;
 use futures_util::future::{join, join_all};
 
@@ -107,7 +107,9 @@ struct Lengthened {
 impl Lengthened {
     fn answer(&self, seen: &Seen) -> Outcome {
         let left = Duration::from_secs(u64::try_from(self.left).unwrap_or_default());
-        Outcome::extended(left, self.stored.row.revoked, seen.is_wanted())
+        Outcome::extended(left)
+            .with_revoked(self.stored.row.revoked)
+            .with_wanted(seen.is_wanted())
     }
 }
 
@@ -222,7 +224,7 @@ async fn release_part(
         let answer = written.map(|written| match written {
             Written::Done { other, .. } => {
                 released.push(grant);
-                Outcome::released(true, other)
+                released_to(other)
             }
             Written::Changed(_) | Written::NoLease => {
                 leases.forget(grant);
@@ -233,6 +235,15 @@ async fn release_part(
     }
     leases.rest(&client, &released).await;
     answers.into_values().collect()
+}
+
+/// The answer to a release that has ended the lease.
+fn released_to(has_successor: bool) -> Outcome {
+    Outcome::Released(if has_successor {
+        Released::PassedOn
+    } else {
+        Released::Freed
+    })
 }
 
 async fn look_and_revoke(
@@ -272,7 +283,7 @@ async fn revoked(mut client: Client, names: &Keys, leases: &Leases, request: &Re
         ))
     };
     let (own, outcome) = if let Some(own) = ours(&holder) {
-        (own, Outcome::released(true, next.is_some()))
+        (own, released_to(next.is_some()))
     } else if let Some(own) = ours(&next) {
         (own, Outcome::Withdrawn)
     } else {
@@ -284,7 +295,7 @@ async fn revoked(mut client: Client, names: &Keys, leases: &Leases, request: &Re
         let was_there = revoke(&mut client, lease).await?;
         leases.forget(request.lease_id);
         return Ok(if was_there {
-            Outcome::released(true, false)
+            Outcome::Released(Released::Freed)
         } else {
             Outcome::Lost
         });

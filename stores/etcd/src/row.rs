@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use dblock_core::store::clock::micros;
+use dblock_core::store::clock::{Timestamp, length};
 use dblock_core::store::{Acquire, Holder, StoreError, StoreErrorKind, Successor};
 use dblock_core::{Key, LockRow};
 use etcd_client::KeyValue;
@@ -16,6 +16,8 @@ const TOKENS: i64 = 1 << 21;
 
 /// The tokens of one revision: those of a grant in either slot.
 const TOKENS_OF_BOTH: i64 = 2 * TOKENS;
+
+const MICRO: Duration = Duration::from_micros(1);
 
 /// The value of a lock's key, in JSON, so that `etcdctl` shows it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,7 +127,8 @@ impl Stored {
         wanted_until: Option<i64>,
         next: Option<(&Self, i64)>,
     ) -> LockRow {
-        let now = now();
+        let now = Timestamp::from_micros(now());
+        let lasts = |left: i64| length(left * 1_000_000).max(MICRO);
         let mut row = LockRow::new(key, now);
         row.owner = self.row.owner;
         row.reentrant_count = self.row.holds;
@@ -136,25 +139,27 @@ impl Stored {
         row.acquired_at = if self.row.queued {
             now
         } else {
-            self.row.acquired_at
+            Timestamp::from_micros(self.row.acquired_at)
         };
         row.holder.clone_from(&self.row.holder);
         row.revoked = self.row.revoked;
         // etcd still has the key, so it is held.
-        row.expire_at = now + (left * 1_000_000).max(1);
-        row.wanted_until = wanted_until.map_or(0, |until| until.max(now + 1));
+        row.expire_at = now + lasts(left);
+        row.wanted_until = wanted_until.map_or(Timestamp::EPOCH, |until| {
+            Timestamp::from_micros(until).max(now + MICRO)
+        });
         if let Some((Self { row: next, .. }, left)) = next {
-            let until = now + (left * 1_000_000).max(1);
+            let until = now + lasts(left);
             row.wanted_until = row.wanted_until.max(until);
-            row.next = Some(Successor::new(
-                next.lease_id,
-                next.owner,
-                &*next.holder,
-                next.ttl * 1_000_000,
-                next.spare_tokens,
-                next.acquired_at,
+            row.next = Some(Successor {
+                lease_id: next.lease_id,
+                owner: next.owner,
+                holder: next.holder.clone(),
+                ttl: length(next.ttl * 1_000_000),
+                spare_tokens: next.spare_tokens,
+                since: Timestamp::from_micros(next.acquired_at),
                 until,
-            ));
+            });
         }
         row
     }
@@ -215,8 +220,7 @@ pub(crate) fn longer_lease(lease_id: Uuid, ttl: i64) -> i64 {
 
 /// This process's clock, in µs since the Unix epoch.
 pub(crate) fn now() -> i64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-    micros(since.unwrap_or_default())
+    Timestamp::from(SystemTime::now()).as_micros()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@
 use std::net::ToSocketAddrs as _;
 use std::time::Duration;
 
-use dblock::store::{Acquire, Action, Extend, NEXT_TTL, Outcome, Request, Store as _, WakeUp};
+use dblock::store::{Acquire, Action, Extend, NEXT_TTL, Outcome, Released, Request, Store as _, WakeUp};
 use dblock::{InspectFilter, Key};
 use dblock_etcd::EtcdStore;
 use dblock_etcd::etcd_client::{Client, KeyValue};
@@ -169,7 +169,10 @@ async fn a_lock_that_is_passed_on_again_and_again_is_never_shown_as_free() {
     let passes_on = async {
         loop {
             let next = queued(&store).await;
-            assert_eq!(one(&store, holds.release()).await, Outcome::released(true, true));
+            assert_eq!(
+                one(&store, holds.release()).await,
+                Outcome::Released(Released::PassedOn)
+            );
             holds = next;
             // For about as long as a look takes from one slot to the other.
             sleep(PAUSE).await;
@@ -218,7 +221,7 @@ async fn a_release_ends_a_key_that_moves_to_another_lease_meanwhile() {
         }
     };
     let (answer, ()) = within(async { tokio::join!(one(&releaser, holder.release()), moves) }).await;
-    assert_eq!(answer, Outcome::released(true, false));
+    assert_eq!(answer, Outcome::Released(Released::Freed));
     let rows = store.inspect(&InspectFilter::new()).await.unwrap();
     assert!(rows.is_empty(), "{rows:?}");
 }

@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
-use dblock::store::{Acquire, Action, Extend, Outcome, Request, Store as _, StoreError, StoreErrorKind};
+use dblock::store::{
+    Acquire, Action, Extend, Outcome, Released, Request, Store as _, StoreError, StoreErrorKind,
+};
 use dblock::{Key, LockError, LockManager, LockOptions, Severity};
 use dblock_etcd::EtcdStore;
 use dblock_etcd::etcd_client::{Client, Txn, TxnOp};
@@ -193,7 +195,7 @@ async fn a_lease_gets_shorter_when_its_longer_time_has_passed() {
     request.action = Action::Release;
     let released = one(&store, request).await.unwrap();
     assert!(
-        matches!(released, Outcome::Released { freed: true, .. }),
+        matches!(released, Outcome::Released(Released::Freed)),
         "{released:?}"
     );
 }

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use dblock_core::store::{Holder, Outcome, Request, StoreError, StoreErrorKind, Successor};
+use dblock_core::store::clock::Timestamp;
+use dblock_core::store::{Holder, Outcome, Released, Request, StoreError, StoreErrorKind, Successor};
 use dblock_core::{Key, LockRow};
 use redis::Value;
 use uuid::Uuid;
@@ -53,6 +54,10 @@ impl<'a> Columns<'a> {
 
     fn count(&mut self) -> Result<u32, StoreError> {
         self.array().map(u32::from_le_bytes)
+    }
+
+    fn moment(&mut self) -> Result<Timestamp, StoreError> {
+        self.micros().map(Timestamp::from_micros)
     }
 
     fn micros(&mut self) -> Result<i64, StoreError> {
@@ -106,10 +111,18 @@ fn outcome(columns: &mut Columns<'_>, key: &Key) -> Result<Result<Outcome, Store
             } else {
                 None
             };
-            Outcome::granted(token, left, taken_over, wanted)
+            Outcome::granted(token, left)
+                .with_taken_over(taken_over)
+                .with_wanted(wanted)
         }
-        b'E' => Outcome::extended(columns.length()?, columns.flag()?, columns.flag()?),
-        b'R' => Outcome::released(columns.flag()?, columns.flag()?),
+        b'E' => Outcome::extended(columns.length()?)
+            .with_revoked(columns.flag()?)
+            .with_wanted(columns.flag()?),
+        b'R' => Outcome::Released(match (columns.flag()?, columns.flag()?) {
+            (false, _) => Released::Before,
+            (true, false) => Released::Freed,
+            (true, true) => Released::PassedOn,
+        }),
         b'W' => Outcome::Withdrawn,
         b'B' => Outcome::Busy(columns.holder()?),
         b'Q' => Outcome::queued(columns.holder()?, columns.length()?),
@@ -138,23 +151,31 @@ pub(crate) fn row(packed: &Value, key: Key, now: i64) -> Result<Option<LockRow>,
         return Err(no_row(&key));
     }
     let _layout = columns.byte()?;
-    let mut row = LockRow::new(key, now);
+    let mut row = LockRow::new(key, Timestamp::from_micros(now));
     row.reentrant_count = columns.count()?;
     let has_next = columns.flag()?;
     row.revoked = columns.flag()?;
     row.lease_id = columns.id()?;
     row.owner = columns.id()?;
-    row.expire_at = columns.micros()?;
-    row.wanted_until = columns.micros()?;
-    row.acquired_at = columns.micros()?;
+    row.expire_at = columns.moment()?;
+    row.wanted_until = columns.moment()?;
+    row.acquired_at = columns.moment()?;
     row.fence_token = columns.token()?;
     row.fence_ceiling = columns.token()?;
     row.holder = columns.text()?;
     if has_next {
-        let (lease_id, owner, ttl) = (columns.id()?, columns.id()?, columns.micros()?);
-        let (since, until, spare) = (columns.micros()?, columns.micros()?, columns.count()?);
+        let (lease_id, owner, ttl) = (columns.id()?, columns.id()?, columns.length()?);
+        let (since, until, spare_tokens) = (columns.moment()?, columns.moment()?, columns.count()?);
         let holder = columns.text()?;
-        row.next = Some(Successor::new(lease_id, owner, holder, ttl, spare, since, until));
+        row.next = Some(Successor {
+            lease_id,
+            owner,
+            holder,
+            ttl,
+            spare_tokens,
+            since,
+            until,
+        });
     }
     Ok(Some(row))
 }

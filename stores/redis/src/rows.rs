@@ -20,7 +20,7 @@ const STEP: usize = 500;
 /// [`Store::inspect`](dblock_core::store::Store::inspect). A scan walks over all keys of the server's database,
 /// whatever their prefix.
 pub(crate) async fn inspect(store: &RedisStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
-    let by_key = !filter.is_urgent_first();
+    let by_key = !filter.get_urgent_first();
     let after = filter
         .get_after()
         .map(|position| &position.key)

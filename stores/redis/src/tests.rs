@@ -49,11 +49,11 @@ impl Fixture for Place {
                 .arg(row.lease_id.as_bytes())
                 .arg(row.owner.as_bytes())
                 .arg(row.reentrant_count)
-                .arg(row.expire_at)
+                .arg(row.expire_at.as_micros())
                 .arg(token(row.fence_token))
                 .arg(token(row.fence_ceiling))
-                .arg(row.wanted_until)
-                .arg(row.acquired_at)
+                .arg(row.wanted_until.as_micros())
+                .arg(row.acquired_at.as_micros())
                 .arg(u8::from(row.revoked))
                 .arg(&row.holder);
             match &row.next {
@@ -61,10 +61,10 @@ impl Fixture for Place {
                     .arg(next.lease_id.as_bytes())
                     .arg(next.owner.as_bytes())
                     .arg(&next.holder)
-                    .arg(next.ttl)
+                    .arg(micros(next.ttl))
                     .arg(next.spare_tokens)
-                    .arg(next.since)
-                    .arg(next.until),
+                    .arg(next.since.as_micros())
+                    .arg(next.until.as_micros()),
                 None => place.arg(&[""; 7]),
             };
             store.deployment.run(&place).await.unwrap();

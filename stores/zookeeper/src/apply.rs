@@ -1,7 +1,8 @@
 //! Carries out requests by the rules of [`Store::apply`](dblock_core::store::Store::apply).
 
 use dblock_core::Key;
-use dblock_core::store::{Action, Outcome, Request, StoreError, rules};
+use dblock_core::store::rules::{self, CarriedOut};
+use dblock_core::store::{Action, Outcome, Request, StoreError};
 use futures_util::future::join_all;
 use zookeeper_client::Client;
 
@@ -99,7 +100,7 @@ async fn carry_out(
     request: &Request,
     mut found: Found,
 ) -> Result<Outcome, StoreError> {
-    let (outcome, changed) = rules::carry_out(request, &mut found.row)?;
+    let CarriedOut { outcome, changed, .. } = rules::carry_out(request, &mut found.row)?;
     if !changed {
         return Ok(match outcome {
             // The row may be passed on at this moment, by a release that has read the clock before this ask

@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use dblock_core::Key;
-use dblock_core::store::clock::until;
 use tokio::time::sleep;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
@@ -118,7 +117,7 @@ async fn follow(leases: Weak<Leases>, place: Place, client: Client, key: Key, id
         && let Ok((found, written)) = rows::watch(&place, &client, &key).await
         && found.may_be_released(id)
     {
-        let left = until(found.row.expire_at, found.row.now);
+        let left = found.row.expire_at.since(found.row.now);
         set(Some(found));
         tokio::select! {
             _ = written.changed() => {}

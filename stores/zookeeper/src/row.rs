@@ -5,6 +5,7 @@
 //! row carries it out, by the time of that write. All come to the same end: the row is free, or its successor
 //! has it.
 
+use dblock_core::store::clock::{Timestamp, length, micros};
 use dblock_core::store::{Action, Outcome, Request, StoreError, StoreErrorKind, Successor, rules};
 use dblock_core::{Key, LockRow};
 use serde::{Deserialize, Serialize};
@@ -45,7 +46,12 @@ struct Next {
 }
 
 /// The row of `key` that was written at a time, by the clock `now`.
-pub(crate) fn read(data: &[u8], key: &Key, written_at: i64, now: i64) -> Result<LockRow, StoreError> {
+pub(crate) fn read(
+    data: &[u8],
+    key: &Key,
+    written_at: Timestamp,
+    now: Timestamp,
+) -> Result<LockRow, StoreError> {
     let columns: Columns = serde_json::from_slice(data).map_err(|error| no_row(key).with_source(error))?;
     if columns.format != FORMAT {
         return Err(no_row(key));
@@ -53,25 +59,22 @@ pub(crate) fn read(data: &[u8], key: &Key, written_at: i64, now: i64) -> Result<
     let mut row = LockRow::new(key.clone(), written_at);
     row.owner = columns.owner;
     row.reentrant_count = columns.reentrant_count;
-    row.expire_at = columns.expire_at;
+    row.expire_at = Timestamp::from_micros(columns.expire_at);
     row.lease_id = columns.lease;
     row.fence_token = columns.fence_token;
     row.fence_ceiling = columns.fence_ceiling;
-    row.wanted_until = columns.wanted_until;
-    row.acquired_at = columns.acquired_at;
+    row.wanted_until = Timestamp::from_micros(columns.wanted_until);
+    row.acquired_at = Timestamp::from_micros(columns.acquired_at);
     row.holder = columns.holder;
     row.revoked = columns.revoked;
-    row.next = columns.next.map(|next| {
-        let (ttl, spare) = (next.ttl, next.spare_tokens);
-        Successor::new(
-            next.lease,
-            next.owner,
-            next.holder,
-            ttl,
-            spare,
-            next.since,
-            next.until,
-        )
+    row.next = columns.next.map(|next| Successor {
+        lease_id: next.lease,
+        owner: next.owner,
+        holder: next.holder,
+        ttl: length(next.ttl),
+        spare_tokens: next.spare_tokens,
+        since: Timestamp::from_micros(next.since),
+        until: Timestamp::from_micros(next.until),
     });
     if columns.ends {
         end(&mut row)?;
@@ -83,7 +86,7 @@ pub(crate) fn read(data: &[u8], key: &Key, written_at: i64, now: i64) -> Result<
 /// The row after the holder has released it at the time [`LockRow::now`], and the answer to the holder.
 pub(crate) fn end(row: &mut LockRow) -> Result<Outcome, StoreError> {
     let release = Request::new(row.key.clone(), row.lease_id, Action::Release);
-    rules::carry_out(&release, row).map(|(outcome, _)| outcome)
+    rules::carry_out(&release, row).map(|released| released.outcome)
 }
 
 /// The content of the row's node. With `ends` its holder releases it by this write.
@@ -92,19 +95,19 @@ pub(crate) fn written(row: &LockRow, ends: bool) -> Result<Vec<u8>, StoreError> 
         format: FORMAT,
         holder: row.holder.clone(),
         reentrant_count: row.reentrant_count,
-        expire_at: row.expire_at,
+        expire_at: row.expire_at.as_micros(),
         fence_token: row.fence_token,
         fence_ceiling: row.fence_ceiling,
-        wanted_until: row.wanted_until,
-        acquired_at: row.acquired_at,
+        wanted_until: row.wanted_until.as_micros(),
+        acquired_at: row.acquired_at.as_micros(),
         revoked: row.revoked,
         lease: row.lease_id,
         owner: row.owner,
         next: row.next.as_ref().map(|next| Next {
             holder: next.holder.clone(),
-            since: next.since,
-            until: next.until,
-            ttl: next.ttl,
+            since: next.since.as_micros(),
+            until: next.until.as_micros(),
+            ttl: micros(next.ttl),
             spare_tokens: next.spare_tokens,
             lease: next.lease_id,
             owner: next.owner,

@@ -22,6 +22,7 @@
 //! time of its write, and a row that was read out of date is not written. So it may be a row that was read
 //! long before ([`held`](crate::held)).
 
+use dblock_core::store::clock::Timestamp;
 use dblock_core::store::{Outcome, StoreError, StoreErrorKind};
 use dblock_core::{Key, LockRow};
 use futures_util::future::join_all;
@@ -124,7 +125,7 @@ fn found(
     node: Result<(Vec<u8>, Stat), Error>,
     key: &Key,
     purges: i32,
-    now: Option<i64>,
+    now: Option<Timestamp>,
 ) -> Result<Found, StoreError> {
     let (row, version) = match node {
         Ok((data, stat)) => {
@@ -138,9 +139,9 @@ fn found(
     Ok(Found { row, version, purges })
 }
 
-/// When a node was written, in µs since the Unix epoch.
-pub(crate) fn written_at(stat: &Stat) -> i64 {
-    stat.mtime * 1_000
+/// When a node was written.
+pub(crate) fn written_at(stat: &Stat) -> Timestamp {
+    Timestamp::from_micros(stat.mtime * 1_000)
 }
 
 /// Ends the lease that holds the row at the time of this write, unless somebody has written the row since it

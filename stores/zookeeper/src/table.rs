@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dblock_core::store::clock::micros;
 use dblock_core::store::{Purged, StoreError};
 use dblock_core::{InspectFilter, Key, LockRow};
 use futures_util::future::join_all;
@@ -29,7 +28,7 @@ async fn select(
     client: &Client,
     filter: &InspectFilter,
 ) -> Result<Vec<LockRow>, StoreError> {
-    let by_key = !filter.is_urgent_first();
+    let by_key = !filter.get_urgent_first();
     let after = filter
         .get_after()
         .map(|position| &position.key)
@@ -121,8 +120,8 @@ async fn purge_step(
     let found = rows::read(ensemble, client, &keys).await?;
     let is_idle = |found: &Found| {
         let row = &found.row;
-        let last_used = row.expire_at.max(row.wanted_until).max(row.fence_ceiling);
-        found.version.is_some() && last_used <= row.now.saturating_sub(micros(idle))
+        let (used, before) = (row.expire_at.max(row.wanted_until), row.now - idle);
+        found.version.is_some() && used <= before && row.fence_ceiling <= before.as_micros()
     };
     let found: Vec<Found> = found.into_iter().flatten().filter(is_idle).collect();
     let rows = rows::delete(ensemble, client, &found).await?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dblock_conformance::Fixture;
-use dblock_core::store::{Acquire, Action, Outcome, Request, Store, StoreErrorKind, Successor};
+use dblock_core::store::{Acquire, Action, Outcome, Released, Request, Store, StoreErrorKind, Successor};
 use dblock_core::{Key, LockRow};
 use futures_util::future::join_all;
 use uuid::Uuid;
@@ -153,14 +153,22 @@ async fn a_late_write_leaves_a_node_that_was_replaced() {
 
 /// A held row with a successor that is live for a moment, as its holder reads it before the release.
 async fn about_to_be_released(ensemble: &Ensemble, key: &Key) -> Found {
-    const MOMENT: i64 = 200_000;
-    const LONG: i64 = 300_000_000;
+    const MOMENT: Duration = Duration::from_millis(200);
+    const LONG: Duration = Duration::from_mins(5);
     let mut found = found(ensemble, key).await;
     let (id, now) = (Uuid::now_v7(), found.row.now);
     found.row.lease_id = id;
     found.row.reentrant_count = 1;
     found.row.expire_at = now + LONG;
-    found.row.next = Some(Successor::new(id, id, "next", LONG, 0, now, now + MOMENT));
+    found.row.next = Some(Successor {
+        lease_id: id,
+        owner: id,
+        holder: "next".into(),
+        ttl: LONG,
+        spare_tokens: 0,
+        since: now,
+        until: now + MOMENT,
+    });
     assert_eq!(put(ensemble, &found).await, Put::Written);
     let client = ensemble.client().await.unwrap();
     rows::glance(&ensemble.place, &client, key).await.unwrap()
@@ -191,7 +199,7 @@ async fn a_release_is_carried_out_at_the_time_of_its_write() {
     let released = release(&ensemble, read).await;
     assert_eq!(
         released,
-        Outcome::released(true, false),
+        Outcome::Released(Released::Freed),
         "the successor has lapsed by now"
     );
     let row = found(&ensemble, &key).await.row;
@@ -250,7 +258,7 @@ async fn a_release_keeps_its_answer_when_the_rest_of_its_batch_fails() {
     let error = answers[0].as_ref().unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
     assert!(
-        matches!(answers[1], Ok(Outcome::Released { freed: true, .. })),
+        matches!(answers[1], Ok(Outcome::Released(Released::Freed))),
         "{answers:?}"
     );
 }

@@ -188,6 +188,8 @@ async fn next_write(key: Key, written: OneshotWatcher, until: Instant) -> Key {
 
 #[cfg(test)]
 mod tests {
+    use dblock::store::clock::Timestamp;
+
     use super::*;
 
     fn key() -> Key {
@@ -196,7 +198,7 @@ mod tests {
 
     /// A row that the lease holds, or a free one.
     fn row(lease: Option<Uuid>) -> LockRow {
-        let mut row = LockRow::new(key(), 0);
+        let mut row = LockRow::new(key(), Timestamp::EPOCH);
         if let Some(lease) = lease {
             (row.lease_id, row.reentrant_count, row.fence_token) = (lease, 1, 7);
         }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dblock::store::clock::micros;
 use dblock::store::{Acquire, Action, Request, Store as _};
 use dblock::{Key, LockRow, open};
 use sqlx::AssertSqlSafe;
@@ -40,12 +41,12 @@ pub(super) async fn place(backend: &Backend, rows: &[LockRow]) {
                     .bind($key(row))
                     .bind(row.owner)
                     .bind(i32::try_from(row.reentrant_count).unwrap())
-                    .bind(row.expire_at)
+                    .bind(row.expire_at.as_micros())
                     .bind(row.lease_id)
                     .bind(row.fence_token)
                     .bind(row.fence_ceiling)
-                    .bind(row.wanted_until)
-                    .bind(row.acquired_at)
+                    .bind(row.wanted_until.as_micros())
+                    .bind(row.acquired_at.as_micros())
                     .bind(row.holder.as_str())
                     .bind(row.revoked);
                 if let Some(next) = &row.next {
@@ -53,10 +54,10 @@ pub(super) async fn place(backend: &Backend, rows: &[LockRow]) {
                         .bind(next.lease_id)
                         .bind(next.owner)
                         .bind(next.holder.as_str())
-                        .bind(next.ttl)
+                        .bind(micros(next.ttl))
                         .bind(i64::from(next.spare_tokens))
-                        .bind(next.since)
-                        .bind(next.until);
+                        .bind(next.since.as_micros())
+                        .bind(next.until.as_micros());
                 }
                 query.execute(&mut *transaction).await.unwrap();
             }

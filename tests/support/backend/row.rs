@@ -149,13 +149,13 @@ async fn memory_row(store: &MemoryStore, key: &str) -> Option<Row> {
     Some(Row {
         lock_owner: row.owner,
         reentrant_count: i32::try_from(row.reentrant_count).unwrap(),
-        expire_at: row.expire_at,
+        expire_at: row.expire_at.as_micros(),
         lease_id: row.lease_id,
         fence_token: row.fence_token,
         fence_ceiling: row.fence_ceiling,
-        wanted_until: row.wanted_until,
-        acquired_at: row.acquired_at,
+        wanted_until: row.wanted_until.as_micros(),
+        acquired_at: row.acquired_at.as_micros(),
         holder: row.holder,
-        now: row.now,
+        now: row.now.as_micros(),
     })
 }

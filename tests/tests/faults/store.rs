@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use dblock::store::{
-    Capabilities, MemoryStore, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture,
+    Capabilities, MemoryStore, Outcome, Released, Request, Store, StoreError, StoreErrorKind, StoreFuture,
 };
 use dblock::{LockError, LockManager, LockOptions};
 use dblock_conformance::forward_to_inner;
@@ -231,7 +231,7 @@ async fn a_store_that_always_says_lost_to_acquires_ends_with_the_callers_time() 
 async fn an_answer_to_another_question_is_a_store_error() {
     let store = FaultyStore::memory();
     let locks = store.manager();
-    let released = Outcome::released(false, false);
+    let released = Outcome::Released(Released::Before);
     store.always(Kind::Acquire, Fault::Answer(released.clone()));
     let answer = timeout(
         ms(2002),
@@ -242,7 +242,7 @@ async fn an_answer_to_another_question_is_a_store_error() {
     store.heal();
 
     let guard = locks.lock("k").ttl(ms(3000)).acquire().await.unwrap();
-    let extended = Outcome::extended(TTL, false, false);
+    let extended = Outcome::extended(TTL);
     store.next(Kind::Release, Fault::Answer(extended));
     store.next(Kind::Extend, Fault::Answer(Outcome::Skipped));
     sleep(ms(6000)).await;

@@ -30,7 +30,7 @@ async fn inspect_shows_what_the_rows_have(backend: Backend) {
         (row.lease_id, guard.fence_token())
     );
     assert_eq!(
-        (shown.expire_at, shown.acquired_at),
+        (shown.expire_at.as_micros(), shown.acquired_at.as_micros()),
         (row.expire_at, row.acquired_at)
     );
     assert!(shown.holder.ends_with(" shop::settle"), "{}", shown.holder);

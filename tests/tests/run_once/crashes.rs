@@ -256,7 +256,7 @@ async fn a_decision_with_a_wrong_result_can_be_corrected(backend: Backend) {
     let effects = Effects::default();
     crash(&locks, run(OnCrash::Stop)).await;
     let in_doubt = record(&locks).await;
-    let right = Resolution::correction(&9_u32, LONG).unwrap();
+    let right = Resolution::corrected(&9_u32, LONG).unwrap();
     let early = locks.admin().resolve(&in_doubt, right.clone()).await.unwrap_err();
     assert!(early.to_string().contains("Resolution::succeeded"), "{early}");
     let wrong = Resolution::succeeded(&"nine", LONG).unwrap();

@@ -98,7 +98,7 @@ async fn a_tick_that_is_completed_is_remembered_for_longer(backend: Backend) {
 async fn remembered_until(locks: &LockManager, state: RecordState, time: SystemTime) {
     let record = record(locks).await;
     // A time has ns, a record µs.
-    let until = SystemTime::UNIX_EPOCH + Duration::from_micros(record.keep_until.unsigned_abs() + 1);
+    let until = SystemTime::from(record.keep_until + Duration::from_micros(1));
     assert!(
         record.state == state && until > time && until < time + MINUTE,
         "{record:?}"

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use dblock::open::sqlite;
 use dblock::store::{
-    Acquire, Action, Extend, HandedOver, MySqlStore, Outcome, PostgresStore, Request, Store, StoreError,
-    StoreErrorKind,
+    Acquire, Action, Extend, HandedOver, MySqlStore, Outcome, PostgresStore, Released, Request, Store,
+    StoreError, StoreErrorKind,
 };
 use dblock::{Key, LockError, LockGuard};
 use dblock_tests::backend::Place;
@@ -155,7 +155,7 @@ impl Bank {
         other.run("COMMIT").await;
         let released = self.ask(lease, Action::Release).await;
         assert!(
-            matches!(released, Outcome::Released { freed: true, .. }),
+            matches!(released, Outcome::Released(Released::Freed)),
             "{released:?}"
         );
     }
@@ -192,7 +192,7 @@ async fn the_check_passes_for_the_lease_only(backend: Backend) {
 
     let (lease, token) = bank.acquire().await;
     let released = bank.ask(lease, Action::Release).await;
-    assert!(matches!(released, Outcome::Released { .. }), "{released:?}");
+    assert!(matches!(released, Outcome::Released(_)), "{released:?}");
     assert_eq!(user.verify(&bank, lease, token).await.unwrap(), None);
 }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use dblock::store::{Acquire, Action, Extend, MemoryStore, Outcome, Request};
+use dblock::store::{Acquire, Action, Extend, MemoryStore, Outcome, Released, Request};
 use dblock::{InspectFilter, Key, LockError, LockManager, LockOptions, open};
 use dblock_conformance::Fixture;
 use dblock_tests::backend::Place;
@@ -202,7 +202,7 @@ async fn hostile_owners_and_holders_change_nothing_outside_their_row(backend: Ba
         assert_eq!(backend.the_row(&key).await.holder, holder);
         let released = ask(&key, lease_id, Action::Release).await;
         assert!(
-            matches!(released, Outcome::Released { freed: true, .. }),
+            matches!(released, Outcome::Released(Released::Freed)),
             "{released:?}"
         );
         keys.push(key);

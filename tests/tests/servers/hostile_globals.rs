@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use dblock::store::{Acquire, Action, Extend, MySqlStore, Outcome, Purged, Request, Store};
+use dblock::store::{Acquire, Action, Extend, MySqlStore, Outcome, Purged, Released, Request, Store};
 use dblock::{InspectFilter, Key};
 use dblock_tests::line::Database;
 use dblock_tests::own_server;
@@ -83,7 +83,7 @@ async fn works(store: &MySqlStore, names: &[String]) {
             .map(|(name, _, next)| request(name, *next, action()));
         each.collect::<Vec<_>>()
     };
-    let freed = |on: bool| move |outcome: &Outcome| matches!(outcome, Outcome::Released { freed: true, passed_on, .. } if *passed_on == on);
+    let is = |released| move |outcome: &Outcome| *outcome == Outcome::Released(released);
     sends(store, holders(|| acquire(false)), |outcome| {
         matches!(outcome, Outcome::Granted { taken_over: None, .. })
     })
@@ -105,8 +105,8 @@ async fn works(store: &MySqlStore, names: &[String]) {
             .eq(names.iter().map(String::as_str))
     );
     assert!(rows.iter().all(|row| row.holder == "tést"));
-    sends(store, holders(|| Action::Release), freed(true)).await;
-    sends(store, nexts(|| Action::Release), freed(false)).await;
+    sends(store, holders(|| Action::Release), is(Released::PassedOn)).await;
+    sends(store, nexts(|| Action::Release), is(Released::Freed)).await;
     assert_eq!(store.inspect(&InspectFilter::new()).await.unwrap(), []);
 }
 

@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use dblock::store::clock::until;
-use dblock::store::{MemoryStore, NEXT_TTL, Outcome, Store, StoreErrorKind};
+use dblock::store::{MemoryStore, NEXT_TTL, Outcome, Released, Store, StoreErrorKind};
 use dblock::{LockError, LockManager, ShardedStore, open};
 use dblock_tests::faulty_store::{Fault, Kind};
 use futures_util::FutureExt as _;
@@ -25,7 +24,7 @@ async fn who_moves_excludes_the_old_and_the_new_and_is_excluded_by_both() {
         assert!(matches!(refused, Ok(Outcome::Busy(_))), "{refused:?}");
     }
     let released = answer(&moves.store, release(lease)).await;
-    assert_eq!(released, Ok(Outcome::released(true, false)));
+    assert_eq!(released, Ok(Outcome::Released(Released::Freed)));
     for other in [&moves.a.0, &moves.b.0] {
         let (theirs, ours) = (fresh(), fresh());
         token(other, acquire(theirs)).await;
@@ -131,12 +130,12 @@ async fn who_waits_has_the_old_row_for_a_short_time() {
         assert!(matches!(queued, Ok(Outcome::Queued { .. })), "{queued:?}");
         assert_eq!(moves.held_by(waits).await, [true, false]);
         let [old, _] = moves.rows().await.map(Option::unwrap);
-        (until(old.expire_at, old.now), old)
+        (old.expire_at.since(old.now), old)
     };
     let (left, mut old) = old_row_left().await;
     assert!(left <= NEXT_TTL, "{left:?}");
     // It keeps that as long as it asks.
-    old.expire_at = old.now + 1_000_000;
+    old.expire_at = old.now + Duration::from_secs(1);
     open::memory::place(&moves.a.0, &[old]);
     let (left, _) = old_row_left().await;
     assert!(left > NEXT_TTL / 2, "{left:?}");
@@ -152,7 +151,7 @@ async fn who_waits_has_the_old_row_for_a_short_time() {
         "{granted:?}"
     );
     for row in moves.rows().await.map(Option::unwrap) {
-        assert!(until(row.expire_at, row.now) > LONG / 2, "{row:?}");
+        assert!(row.expire_at.since(row.now) > LONG / 2, "{row:?}");
     }
 }
 
@@ -172,7 +171,7 @@ async fn a_waiting_lease_keeps_what_it_has_until_it_has_both() {
         );
     };
     behind(old).await;
-    let passed_on = Ok(Outcome::released(true, true));
+    let passed_on = Ok(Outcome::Released(Released::PassedOn));
     assert_eq!(answer(&moves.a.0, release(old)).await, passed_on);
     behind(new).await;
     assert_eq!(moves.held_by(waits).await, [true, false]);

@@ -33,7 +33,7 @@ async fn set_ahead(store: &MemoryStore, seconds: i64) {
     token(store, acquire(lease)).await;
     answer(store, release(lease)).await.unwrap();
     let mut ahead = row(store).await.unwrap();
-    ahead.fence_ceiling = ahead.now + seconds * 1_000_000;
+    ahead.fence_ceiling = ahead.now.as_micros() + seconds * 1_000_000;
     open::memory::place(store, &[ahead]);
 }
 

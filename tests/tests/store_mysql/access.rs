@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use dblock::store::{Acquire, Outcome, Records, Store, StoreError, StoreErrorKind};
+use dblock::store::{Acquire, Outcome, Records, Released, Store, StoreError, StoreErrorKind};
 use dblock::{LockError, LockManager};
 use sqlx::Connection as _;
 use sqlx::mysql::MySqlConnection;
@@ -26,7 +26,7 @@ async fn connections_that_the_server_closed_while_idle_are_replaced() {
     for answer in store.apply(&held.each_ref().map(release)).await {
         let released = answer.unwrap();
         assert!(
-            matches!(released, Outcome::Released { freed: true, .. }),
+            matches!(released, Outcome::Released(Released::Freed)),
             "{released:?}"
         );
     }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use dblock::InspectFilter;
-use dblock::store::{Outcome, Store, StoreErrorKind};
+use dblock::store::{Outcome, Released, Store, StoreErrorKind};
 use sqlx::Connection;
 
 use crate::place::Place;
@@ -56,7 +56,7 @@ async fn a_row_locked_by_a_users_transaction_stalls_nobody_else() {
     run(&mut user, "COMMIT").await;
     assert!(matches!(
         one(&store, release(locked)).await,
-        Outcome::Released { freed: true, .. }
+        Outcome::Released(Released::Freed)
     ));
 }
 

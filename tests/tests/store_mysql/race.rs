@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use dblock::store::{Action, Outcome, Store};
+use dblock::store::{Action, Outcome, Released, Store};
 use dblock::{InspectFilter, Key};
 use uuid::Uuid;
 
@@ -48,12 +48,9 @@ async fn batches_in_mixed_order_meet_no_error_and_no_deadlock() {
                         match answer.unwrap() {
                             Outcome::Skipped if request.action == Action::Release => {
                                 let freed = insist(&store, request.clone()).await;
-                                assert!(
-                                    matches!(freed, Outcome::Released { freed: true, .. }),
-                                    "{freed:?}"
-                                );
+                                assert!(matches!(freed, Outcome::Released(Released::Freed)), "{freed:?}");
                             }
-                            Outcome::Released { freed: true, .. }
+                            Outcome::Released(Released::Freed)
                             | Outcome::Extended { .. }
                             | Outcome::Skipped => {}
                             other => panic!("{other:?}"),

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use dblock::store::clock::Timestamp;
 use dblock::store::{Outcome, Request, Store, StoreErrorKind};
 use dblock_tests::proxy::{Proxy, Trick};
 
@@ -55,7 +56,7 @@ async fn the_usual_requests_cost_one_round_trip_each() {
     let waiter = wanting("k", Duration::from_mins(5));
     assert!(matches!(one(&store, waiter.clone()).await, Outcome::Busy(_)));
     let wanted_until = row(&place.store(), "k").await.wanted_until;
-    assert_ne!(wanted_until, 0);
+    assert_ne!(wanted_until, Timestamp::EPOCH);
     let before = sent.load(Ordering::SeqCst);
     for _ in 0..10 {
         assert!(matches!(one(&store, waiter.clone()).await, Outcome::Busy(_)));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dblock::InspectFilter;
-use dblock::store::{Outcome, PostgresStore, Store, StoreErrorKind};
+use dblock::store::{Outcome, PostgresStore, Released, Store, StoreErrorKind};
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 
 use dblock_tests::proxy::{Proxy, Traffic};
@@ -136,7 +136,7 @@ async fn a_release_before_the_failure_is_not_repeated() {
     };
     let (answers, ()) = tokio::join!(store.apply(&batch), next);
     assert!(
-        matches!(answers[0], Ok(Outcome::Released { freed: true, .. })),
+        matches!(answers[0], Ok(Outcome::Released(Released::Freed))),
         "{answers:?}"
     );
     for answer in &answers[1..] {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use dblock::InspectFilter;
-use dblock::store::{Outcome, PostgresStore, Store, WakeUp};
+use dblock::store::{Outcome, PostgresStore, Released, Store, WakeUp};
 use sqlx::{Connection as _, PgConnection};
 use tokio::sync::mpsc;
 
@@ -63,7 +63,7 @@ async fn use_it(store: &PostgresStore, other: &PostgresStore) {
     ));
     let passed_on = ask(store, &release(&holder)).await;
     assert!(
-        matches!(passed_on, Outcome::Released { passed_on: true, .. }),
+        matches!(passed_on, Outcome::Released(Released::PassedOn)),
         "{passed_on:?}"
     );
     assert!(token(&ask(other, &next).await) > fence);
@@ -89,7 +89,7 @@ async fn use_it(store: &PostgresStore, other: &PostgresStore) {
     }
     for answer in store.apply(&batch.each_ref().map(release)).await {
         assert!(
-            matches!(answer, Ok(Outcome::Released { freed: true, .. })),
+            matches!(answer, Ok(Outcome::Released(Released::Freed))),
             "{answer:?}"
         );
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::Duration;
 
-use dblock::store::{Outcome, PostgresStore, Request, Store, WakeUp};
+use dblock::store::{Outcome, PostgresStore, Released, Request, Store, WakeUp};
 use dblock::{InspectFilter, LockRow};
 use sqlx::{AssertSqlSafe, Connection};
 use tokio::sync::mpsc;
@@ -115,7 +115,7 @@ impl Racer {
     async fn give_up(&self, request: &Request) {
         match insist(&self.store, &release(request)).await {
             Outcome::Withdrawn => drop(self.seen.withdrawn.fetch_add(1, SeqCst)),
-            Outcome::Lost | Outcome::Released { freed: true, .. } => {}
+            Outcome::Lost | Outcome::Released(Released::Freed) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -144,14 +144,14 @@ impl Racer {
         assert_eq!(self.seen.inside.fetch_sub(1, SeqCst), 1);
         let released = insist(&self.store, &release(request)).await;
         assert!(
-            matches!(released, Outcome::Released { freed: true, .. }),
+            matches!(released, Outcome::Released(Released::Freed)),
             "{released:?}"
         );
         for late in [extend(request, 1), release(request)] {
             let outcome = ask(&self.store, &late).await;
             let fits = matches!(
                 outcome,
-                Outcome::Lost | Outcome::Skipped | Outcome::Released { freed: false, .. }
+                Outcome::Lost | Outcome::Skipped | Outcome::Released(Released::Before)
             );
             assert!(fits, "{outcome:?}");
         }
@@ -273,15 +273,11 @@ async fn a_full_queue_of_notifications_stops_no_release() {
             let mut batch = vec![release(&holder)];
             batch.extend(in_a_batch.then(|| release(&plain)));
             for answer in store.apply(&batch).await {
-                let Ok(Outcome::Released {
-                    freed: true,
-                    passed_on,
-                    ..
-                }) = answer
-                else {
-                    panic!("{answer:?}");
-                };
-                assert!(!passed_on || passes_on);
+                match answer {
+                    Ok(Outcome::Released(Released::Freed)) => {}
+                    Ok(Outcome::Released(Released::PassedOn)) if passes_on => {}
+                    answer => panic!("{answer:?}"),
+                }
             }
             let row = row(&store, name).await;
             assert_eq!(

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{Outcome, PostgresStore, RecordChange, RecordEntry, RecordState, RecordWrite, Store};
+use dblock::store::{
+    Outcome, PostgresStore, RecordChange, RecordEntry, RecordState, RecordWrite, Released, Store,
+};
 use dblock_tests::line::Database;
 use dblock_tests::own_server;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
@@ -195,7 +197,7 @@ async fn a_release_waits_for_no_standby_unless_it_passes_the_row_on() {
     for batch in [&releases[..1], &releases[1..3], &releases[3..4]] {
         let answers = timeout(Duration::from_secs(30), store.apply(batch)).await;
         for answer in answers.expect("a release does not wait") {
-            assert_eq!(answer.unwrap(), Outcome::released(true, false));
+            assert_eq!(answer.unwrap(), Outcome::Released(Released::Freed));
         }
     }
     let waits = timeout(Duration::from_millis(300), store.apply(&releases[4..])).await;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::store::{Outcome, Store, StoreErrorKind};
+use dblock::store::{Outcome, Released, Store, StoreErrorKind};
 use dblock_tests::proxy::{Proxy, Traffic};
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
@@ -53,7 +53,7 @@ async fn a_users_lock_stalls_nobody() {
     assert!(matches!(ask(&store, &waiting("b", TTL)).await, Outcome::Busy(_)));
     assert!(matches!(
         ask(&store, &release(&held[1])).await,
-        Outcome::Released { freed: true, .. }
+        Outcome::Released(Released::Freed)
     ));
 }
 
@@ -104,7 +104,7 @@ async fn a_vanished_host_keeps_the_key_for_the_idle_limit() {
     });
     let released = released.await.expect("the server ends the transaction");
     assert!(
-        matches!(released, Outcome::Released { freed: true, .. }),
+        matches!(released, Outcome::Released(Released::Freed)),
         "{released:?}"
     );
 }

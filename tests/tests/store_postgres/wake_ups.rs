@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::store::{Outcome, PostgresStore, Request, Store, StoreError, StoreErrorKind, WakeUp};
+use dblock::store::{Outcome, PostgresStore, Released, Request, Store, StoreError, StoreErrorKind, WakeUp};
 use dblock_tests::proxy::{Proxy, Traffic};
 use sqlx::{AssertSqlSafe, Row};
 use tokio::sync::mpsc;
@@ -104,7 +104,7 @@ async fn a_release_of_a_wanted_key_is_told() {
     ];
     for answer in store.apply(&batch).await {
         assert!(
-            matches!(answer, Ok(Outcome::Released { freed: true, .. })),
+            matches!(answer, Ok(Outcome::Released(Released::Freed))),
             "{answer:?}"
         );
     }

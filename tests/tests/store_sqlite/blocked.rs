@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dblock::InspectFilter;
-use dblock::store::{Outcome, Request, StoreErrorKind};
+use dblock::store::{Outcome, Released, Request, StoreErrorKind};
 
 use crate::{File, TTL, acquire, assert_error, execute, extend, granted, one, release};
 
@@ -39,7 +39,7 @@ async fn a_write_transaction_of_the_user_is_a_conflict_in_bounded_time() {
     granted(&*store, &acquire("k", TTL)).await;
     assert_eq!(
         one(&*store, &release(&held)).await.unwrap(),
-        Outcome::released(true, false)
+        Outcome::Released(Released::Freed)
     );
 }
 

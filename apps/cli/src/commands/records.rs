@@ -1,7 +1,5 @@
 //! `dblock records`: what `run_once` remembers.
 
-use std::time::Duration;
-
 use dblock::store::{self as records, Record, RecordFilter, RecordState};
 use dblock::{LockManager, Resolution};
 use serde::Serialize;
@@ -123,8 +121,7 @@ async fn list(
 }
 
 fn columns(store: &StoreArguments, record: &Record) -> [String; 5] {
-    let micros = record.now.saturating_sub(record.started_at);
-    let ago = Duration::from_micros(micros.try_into().unwrap_or(0));
+    let ago = record.now.since(record.started_at);
     [
         printable(&store.whole(record.key.as_str())),
         record.run_state().as_str().to_owned(),
@@ -249,7 +246,7 @@ async fn resolve(
         Some(value) if record.state == RecordState::Succeeded => {
             let old = found.result.unwrap_or_default().to_string();
             let becomes = format!("Its result is {}. Replace that?", printable(&old));
-            (Resolution::correction(value, remember)?, becomes)
+            (Resolution::corrected(value, remember)?, becomes)
         }
         Some(value) => (
             Resolution::succeeded(value, remember)?,

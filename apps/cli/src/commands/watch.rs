@@ -145,11 +145,12 @@ fn print(store: &StoreArguments, event: &Event) -> Result<(), Failure> {
 mod tests {
     use dblock::Key;
     use dblock::store::Successor;
+    use dblock::store::clock::Timestamp;
 
     use super::*;
 
     fn row(key: &str, token: i64) -> LockRow {
-        let mut row = LockRow::new(Key::new(None, key).unwrap(), 5);
+        let mut row = LockRow::new(Key::new(None, key).unwrap(), Timestamp::from_micros(5));
         row.fence_token = token;
         row.holder = format!("host/{token}");
         row
@@ -203,7 +204,15 @@ mod tests {
 
         let mut wanted = old.clone();
         let ids = (uuid::Uuid::nil(), uuid::Uuid::nil());
-        wanted.next = Some(Successor::new(ids.0, ids.1, "host/9", 1, 0, 1, 9));
+        wanted.next = Some(Successor {
+            lease_id: ids.0,
+            owner: ids.1,
+            holder: "host/9".into(),
+            ttl: std::time::Duration::from_secs(1),
+            spare_tokens: 0,
+            since: Timestamp::from_micros(1),
+            until: Timestamp::from_micros(9),
+        });
         assert_eq!(
             told(std::slice::from_ref(&old), std::slice::from_ref(&wanted)),
             one(What::Waiting, "a", "host/9")

@@ -6,6 +6,7 @@ use axum::extract::{Query, State};
 use axum::http::header::SET_COOKIE;
 use axum::http::request::Parts;
 use axum::response::{AppendHeaders, IntoResponse as _, Response};
+use dblock::store::clock::Timestamp;
 use dblock::store::{RecordFilter, StoreErrorKind};
 use dblock::{LockError, LockRow};
 use dblock_core::printable::printable;
@@ -93,8 +94,8 @@ async fn look(page: &Page, asked: &Asked) -> Result<(bool, Markup), LockError> {
 
 fn facts(row: &LockRow) -> Markup {
     let held = row.is_held();
-    let ago = |at: i64| html! { (moment(at)) ", " (length(row.now.saturating_sub(at))) " ago" };
-    let given = |at: i64| html! { @if at > 0 { (moment(at)) } };
+    let ago = |at: Timestamp| html! { (moment(at)) ", " (length(row.now.since(at))) " ago" };
+    let given = |at: Timestamp| html! { @if at > Timestamp::EPOCH { (moment(at)) } };
     let facts: [(&str, Markup); 11] = [
         ("State", html! { span.state.(state(row)) { (state(row)) } }),
         (if held { "Holder" } else { "Last holder" }, foreign(&row.holder)),
@@ -109,7 +110,7 @@ fn facts(row: &LockRow) -> Markup {
             } else {
                 "Lease ended, or would have"
             },
-            html! { (moment(row.expire_at)) @if held { ", in " (length(row.expire_at.saturating_sub(row.now))) } },
+            html! { (moment(row.expire_at)) @if held { ", in " (length(row.expire_at.since(row.now))) } },
         ),
         ("Holds", html! { @if held { (row.reentrant_count) } }),
         ("Waiting", waiting(row)),

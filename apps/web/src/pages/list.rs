@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Query, State};
 use axum::response::Html;
+use dblock::store::clock::Timestamp;
 use dblock::{InspectFilter, Key, LockError, LockRow, RowPosition};
 use maud::{Markup, html};
 use serde::Deserialize;
@@ -50,7 +51,7 @@ impl Asked {
         match Key::new(None, &self.after) {
             Ok(key) => filter.after(RowPosition {
                 rank: self.rank,
-                acquired_at: self.at,
+                acquired_at: Timestamp::from_micros(self.at),
                 key,
             }),
             // The first page.
@@ -65,7 +66,7 @@ impl Asked {
             acquired_at,
             key,
         } = last.position();
-        let (rank, at) = (rank.to_string(), acquired_at.to_string());
+        let (rank, at) = (rank.to_string(), acquired_at.as_micros().to_string());
         let position = [("rank", &*rank), ("at", &*at), ("after", key.as_str())];
         address("list", &[&self.first()[..], &position].concat())
     }
@@ -200,8 +201,8 @@ fn line(row: &LockRow) -> Markup {
     let held = row.is_held();
     let values = [
         html! { span.state.(state(row)) { (state(row)) } },
-        html! { @if held { (length(row.now.saturating_sub(row.acquired_at))) } },
-        html! { @if held { (length(row.expire_at.saturating_sub(row.now))) } },
+        html! { @if held { (length(row.now.since(row.acquired_at))) } },
+        html! { @if held { (length(row.expire_at.since(row.now))) } },
         foreign(&row.holder),
         waiting(row),
         html! { (row.fence_token) },
@@ -231,7 +232,7 @@ pub(super) fn state(row: &LockRow) -> &'static str {
 pub(super) fn waiting(row: &LockRow) -> Markup {
     html! {
         @if let Some(next) = row.live_successor() {
-            (foreign(&next.holder)) " next, for " (length(row.now.saturating_sub(next.since)))
+            (foreign(&next.holder)) " next, for " (length(row.now.since(next.since)))
         } @else if row.is_wanted() {
             "somebody"
         }

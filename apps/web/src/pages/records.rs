@@ -105,7 +105,7 @@ fn line(record: &Record) -> Markup {
     let key = record.key.as_str();
     let values = [
         state(record),
-        html! { (length(record.now.saturating_sub(record.started_at))) " ago" },
+        html! { (length(record.now.since(record.started_at))) " ago" },
         html! { (record.attempts) },
         foreign(&record.holder),
     ];

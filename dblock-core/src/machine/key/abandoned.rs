@@ -87,13 +87,13 @@ impl Abandoned {
         // way: that one may still make the lease a successor that nobody waits with. A release sent before
         // `until` may have been carried out before the acquire, however late its answer.
         let done = match answer {
-            Ok(Outcome::Released { .. }) => self.answered || !self.queued,
+            Ok(Outcome::Released(_)) => self.answered || !self.queued,
             Ok(Outcome::Withdrawn | Outcome::Lost) => self.answered,
             _ => false,
         };
         let carried_out = matches!(
             answer,
-            Ok(Outcome::Released { .. } | Outcome::Withdrawn | Outcome::Lost)
+            Ok(Outcome::Released(_) | Outcome::Withdrawn | Outcome::Lost)
         );
         if done || sent_at >= self.until && carried_out || sent_at >= self.over_at {
             return true;
@@ -120,6 +120,7 @@ impl Abandoned {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Released;
 
     /// The acquire may be carried out between the release and its answer.
     #[test]
@@ -153,7 +154,7 @@ mod tests {
     #[test]
     fn a_release_of_a_queued_lease_proves_nothing_about_a_later_acquire() {
         let (now, ttl) = (Time::from_nanos(0), Duration::from_secs(9));
-        let released = Ok(Outcome::released(true, false));
+        let released = Ok(Outcome::Released(Released::Freed));
         assert!(!Abandoned::with_place(Uuid::now_v7(), ttl, now).release_answered(&released, now, now));
         assert!(Abandoned::with_place(Uuid::now_v7(), ttl, now).release_answered(
             &released,

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::*;
 use crate::machine::out::Refusal;
 use crate::options::{LockOptions, Wait};
-use crate::store::{Action, Holder, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::{Action, Holder, Outcome, Released, Request, StoreError, StoreErrorKind};
 
 const TTL: Duration = Duration::from_secs(9);
 const SECOND: Duration = Duration::from_secs(1);
@@ -188,15 +188,15 @@ impl Process {
 }
 
 fn granted(fence_token: i64) -> Outcome {
-    Outcome::granted(fence_token, TTL, None, false)
+    Outcome::granted(fence_token, TTL)
 }
 
 fn extended() -> Outcome {
-    Outcome::extended(TTL, false, false)
+    Outcome::extended(TTL)
 }
 
 fn released() -> Outcome {
-    Outcome::released(true, false)
+    Outcome::Released(Released::Freed)
 }
 
 fn holder(fence_token: i64) -> Holder {

@@ -4,7 +4,7 @@ use uuid::Uuid;
 
 use super::{Record, RecordEntry, RecordState, RecordVersion};
 use crate::key::Key;
-use crate::store::clock::micros;
+use crate::store::clock::Timestamp;
 
 /// One write of one record.
 #[derive(Debug, Clone)]
@@ -118,32 +118,56 @@ impl RecordChange {
     }
 }
 
-/// Applies `change` to the record of `key`; `None` when it must change nothing. The rules of every store.
+/// What a change does to the record of its key, from [`change_record`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordEffect {
+    /// Nothing: the record is not the expected one, or is final.
+    Nothing,
+    /// This record is written.
+    Written(Record),
+    /// The record is deleted.
+    Deleted,
+}
+
+impl RecordEffect {
+    /// The record that there is afterwards, where `found` was there before.
+    pub fn left(self, found: Option<Record>) -> Option<Record> {
+        match self {
+            Self::Nothing => found,
+            Self::Written(record) => Some(record),
+            Self::Deleted => None,
+        }
+    }
+}
+
+/// Applies `change` to the record of `key`, at the time `now`. The rules of every store.
 ///
 /// A record that succeeded and is still remembered is final: it can be deleted, or corrected by another
 /// success with a larger token, and not replaced otherwise. No record is replaced by one with a smaller
 /// token.
-pub fn carry_out(
+pub fn change_record(
     key: &Key,
     change: &RecordChange,
     found: Option<&Record>,
-    now: i64,
-) -> Option<Option<Record>> {
+    now: Timestamp,
+) -> RecordEffect {
     let (entry, started_at) = match (change, found) {
         (RecordChange::Insert(entry), None) => (entry, now),
         (RecordChange::Replace(version, entry), Some(found)) if found.version() == *version => {
             let is_final = found.state == RecordState::Succeeded && found.keep_until > now;
             let corrects = entry.state == RecordState::Succeeded && entry.fence_token > found.fence_token;
             if is_final && !corrects || entry.fence_token < found.fence_token {
-                return None;
+                return RecordEffect::Nothing;
             }
             (entry, found.started_at)
         }
-        (RecordChange::Delete(version), Some(found)) if found.version() == *version => return Some(None),
-        _ => return None,
+        (RecordChange::Delete(version), Some(found)) if found.version() == *version => {
+            return RecordEffect::Deleted;
+        }
+        _ => return RecordEffect::Nothing,
     };
     let processing = entry.state == RecordState::Processing;
-    Some(Some(Record {
+    RecordEffect::Written(Record {
         key: key.clone(),
         state: entry.state,
         attempts: entry.attempts,
@@ -153,11 +177,11 @@ pub fn carry_out(
         error: entry.error.clone(),
         holder: entry.holder.clone(),
         started_at: if processing { now } else { started_at },
-        finished_at: if processing { 0 } else { now },
-        keep_until: now.saturating_add(micros(entry.keep)),
+        finished_at: if processing { Timestamp::EPOCH } else { now },
+        keep_until: now + entry.keep,
         now,
         has_lock: None,
-    }))
+    })
 }
 
 #[cfg(test)]
@@ -166,7 +190,8 @@ mod tests {
 
     use super::*;
 
-    const NOW: i64 = 1_000_000;
+    const NOW: Timestamp = Timestamp::from_micros(1_000_000);
+    const MICRO: Duration = Duration::from_micros(1);
 
     fn entry(state: RecordState, fence_token: i64, attempts: u32) -> RecordEntry {
         RecordEntry {
@@ -185,8 +210,8 @@ mod tests {
         Key::new(None, "k").unwrap()
     }
 
-    fn put(change: &RecordChange, found: Option<&Record>, now: i64) -> Option<Record> {
-        carry_out(&key(), change, found, now).flatten()
+    fn put(change: &RecordChange, found: Option<&Record>, now: Timestamp) -> Option<Record> {
+        change_record(&key(), change, found, now).left(None)
     }
 
     #[test]
@@ -195,7 +220,10 @@ mod tests {
         let begin = entry(Processing, 7, 1);
         let insert = RecordChange::Insert(begin.clone());
         let processing = put(&insert, None, NOW).unwrap();
-        assert_eq!((processing.started_at, processing.finished_at), (NOW, 0));
+        assert_eq!(
+            (processing.started_at, processing.finished_at),
+            (NOW, Timestamp::EPOCH)
+        );
         assert_eq!(put(&insert, Some(&processing), NOW), None, "there is one");
 
         let done = entry(Succeeded, 7, 1);
@@ -218,20 +246,25 @@ mod tests {
             let write = RecordChange::Replace(other, done.clone());
             assert_eq!(put(&write, Some(&processing), NOW), None, "{other:?}");
             assert_eq!(
-                carry_out(&key(), &RecordChange::Delete(other), Some(&processing), NOW),
-                None
+                change_record(&key(), &RecordChange::Delete(other), Some(&processing), NOW),
+                RecordEffect::Nothing
             );
         }
         let older = RecordChange::Replace(version, entry(Succeeded, 6, 1));
         assert_eq!(put(&older, Some(&processing), NOW), None, "tokens only grow");
-        let ended = put(&RecordChange::Replace(version, done), Some(&processing), NOW + 5).unwrap();
+        let ended = put(
+            &RecordChange::Replace(version, done),
+            Some(&processing),
+            NOW + 5 * MICRO,
+        )
+        .unwrap();
         assert_eq!(
             (ended.started_at, ended.finished_at, ended.keep_until),
-            (NOW, NOW + 5, NOW + 15)
+            (NOW, NOW + 5 * MICRO, NOW + 15 * MICRO)
         );
         assert_eq!(
-            carry_out(&key(), &RecordChange::Delete(ended.version()), Some(&ended), NOW),
-            Some(None)
+            change_record(&key(), &RecordChange::Delete(ended.version()), Some(&ended), NOW),
+            RecordEffect::Deleted
         );
         assert_eq!(
             put(&RecordChange::Replace(version, begin), None, NOW),
@@ -245,17 +278,17 @@ mod tests {
         let insert = RecordChange::Insert(entry(RecordState::Succeeded, 7, 1));
         let done = put(&insert, None, NOW).unwrap();
         let again = RecordChange::Replace(done.version(), entry(RecordState::Processing, 8, 1));
-        assert_eq!(put(&again, Some(&done), done.keep_until - 1), None);
+        assert_eq!(put(&again, Some(&done), done.keep_until - MICRO), None);
         assert!(put(&again, Some(&done), done.keep_until).is_some());
         let corrected = RecordChange::Replace(done.version(), entry(RecordState::Succeeded, 8, 1));
         assert!(put(&corrected, Some(&done), NOW).is_some());
         let repeated = RecordChange::Replace(done.version(), entry(RecordState::Succeeded, 7, 1));
         assert_eq!(put(&repeated, Some(&done), NOW), None, "with the same token");
         let at = |now| Record { now, ..done.clone() };
-        assert!(!at(done.keep_until - 1).is_forgotten() && at(done.keep_until).is_forgotten());
+        assert!(!at(done.keep_until - MICRO).is_forgotten() && at(done.keep_until).is_forgotten());
         let processing = Record {
             state: RecordState::Processing,
-            ..at(i64::MAX)
+            ..at(Timestamp::from_micros(i64::MAX))
         };
         assert!(!processing.is_forgotten());
     }

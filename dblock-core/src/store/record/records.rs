@@ -4,7 +4,7 @@ use super::{Record, RecordState, RecordWrite, RunState};
 use crate::key::Key;
 use crate::store::{Purged, StoreError, StoreFuture};
 
-/// The records of a store. [`carry_out`](super::carry_out) has the rules of a write.
+/// The records of a store. [`change_record`](crate::store::rules::change_record) has the rules of a write.
 pub trait Records: Send + Sync {
     /// Reads a record. It locks nothing.
     fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>>;
@@ -114,7 +114,7 @@ impl RecordFilter {
 
     /// For stores: whether the attempt must [have the lock](Record::has_lock), if only such records are
     /// wanted.
-    pub fn wanted_lock(&self) -> Option<bool> {
+    pub fn get_has_lock(&self) -> Option<bool> {
         match self.run? {
             RunState::Running => Some(true),
             RunState::Crashed => Some(false),

@@ -4,13 +4,17 @@ mod successor;
 
 use super::*;
 use crate::store::HandedOver;
+use crate::store::clock::Timestamp;
 
-const NOW: i64 = 1_800_000_000_000_000;
-const SECOND: i64 = 1_000_000;
+const NOW: Timestamp = Timestamp::from_micros(1_800_000_000_000_000);
+const MICRO: Duration = Duration::from_micros(1);
+const SECOND: Duration = Duration::from_secs(1);
+/// The clock as a token.
+const TOKEN: i64 = NOW.as_micros();
 const TTL: Duration = Duration::from_secs(10);
 const WANTED: Duration = Duration::from_secs(4);
 
-fn row(lease_id: Uuid, reentrant_count: u32, expire_at: i64) -> LockRow {
+fn row(lease_id: Uuid, reentrant_count: u32, expire_at: Timestamp) -> LockRow {
     LockRow {
         lease_id,
         reentrant_count,
@@ -18,7 +22,7 @@ fn row(lease_id: Uuid, reentrant_count: u32, expire_at: i64) -> LockRow {
         owner: Uuid::now_v7(),
         fence_token: 7,
         fence_ceiling: 9,
-        acquired_at: 1,
+        acquired_at: Timestamp::from_micros(1),
         holder: "h".into(),
         ..LockRow::new(Key::new(None, "k").unwrap(), NOW)
     }
@@ -29,11 +33,22 @@ fn held_by(lease_id: Uuid) -> LockRow {
 }
 
 /// A row held by another lease, with a successor that waits since `since` and is live until `until`.
-fn queued(next: Uuid, since: i64, until: i64) -> LockRow {
-    let owner = Uuid::now_v7();
+fn queued(next: Uuid, since: Timestamp, until: Timestamp) -> LockRow {
     LockRow {
-        next: Some(Successor::new(next, owner, "next", 3 * SECOND, 5, since, until)),
+        next: Some(successor(next, Uuid::now_v7(), since, until)),
         ..held_by(Uuid::now_v7())
+    }
+}
+
+fn successor(lease_id: Uuid, owner: Uuid, since: Timestamp, until: Timestamp) -> Successor {
+    Successor {
+        lease_id,
+        owner,
+        holder: "next".into(),
+        ttl: 3 * SECOND,
+        spare_tokens: 5,
+        since,
+        until,
     }
 }
 
@@ -73,22 +88,15 @@ fn release(lease_id: Uuid) -> Request {
 /// The answer, and the row after it.
 fn after(request: &Request, row: &LockRow) -> (Outcome, LockRow) {
     let mut after = row.clone();
-    let (outcome, changed) = carry_out(request, &mut after).unwrap();
-    assert_eq!(changed, after != *row, "{request:?}");
-    (outcome, after)
+    let carried_out = carry_out(request, &mut after).unwrap();
+    assert_eq!(carried_out.changed, after != *row, "{request:?}");
+    (carried_out.outcome, after)
 }
 
 fn unchanged(request: &Request, row: &LockRow) -> Outcome {
     let (outcome, after) = after(request, row);
     assert_eq!(&after, row, "{request:?}");
     outcome
-}
-
-fn freed(passed_on: bool) -> Outcome {
-    Outcome::Released {
-        freed: true,
-        passed_on,
-    }
 }
 
 fn is_queued(outcome: &Outcome) -> bool {
@@ -113,12 +121,12 @@ fn the_expiry_instant_itself_is_expired() {
 
 #[test]
 fn a_token_passes_the_ceiling_even_when_the_clock_fell_back() {
-    let mut free = row(Uuid::now_v7(), 0, 0);
-    free.fence_ceiling = NOW + SECOND;
+    let mut free = row(Uuid::now_v7(), 0, Timestamp::EPOCH);
+    free.fence_ceiling = TOKEN + 1_000_000;
     let (_, taken) = after(&acquire(Uuid::now_v7(), |ask| ask.spare_tokens = 100), &free);
     assert_eq!(
         (taken.fence_token, taken.fence_ceiling),
-        (NOW + SECOND + 1, NOW + SECOND + 101)
+        (TOKEN + 1_000_001, TOKEN + 1_000_101)
     );
 }
 
@@ -140,9 +148,9 @@ fn an_absent_row_becomes_a_whole_one() {
         reentrant_count: 1,
         expire_at: NOW + 10 * SECOND,
         lease_id: request.lease_id,
-        fence_token: NOW,
-        fence_ceiling: NOW + 10,
-        wanted_until: 0,
+        fence_token: TOKEN,
+        fence_ceiling: TOKEN + 10,
+        wanted_until: Timestamp::EPOCH,
         acquired_at: NOW,
         holder: "me".into(),
         revoked: false,
@@ -155,18 +163,18 @@ fn an_absent_row_becomes_a_whole_one() {
 #[test]
 fn wanted_until_is_written_only_when_half_of_it_has_passed() {
     let request = acquire(Uuid::now_v7(), |ask| ask.wanted_for = Some(WANTED));
-    for (ahead, written) in [
-        (-SECOND, true),
-        (SECOND, true),
-        (2 * SECOND, false),
-        (9 * SECOND, false),
+    for (before, written) in [
+        (NOW - SECOND, true),
+        (NOW + SECOND, true),
+        (NOW + 2 * SECOND, false),
+        (NOW + 9 * SECOND, false),
     ] {
         let mut held = held_by(Uuid::now_v7());
-        held.wanted_until = NOW + ahead;
+        held.wanted_until = before;
         let (outcome, row) = after(&request, &held);
         assert!(matches!(outcome, Outcome::Busy(_)));
-        held.wanted_until = NOW + if written { 4 * SECOND } else { ahead };
-        assert_eq!(row, held, "{ahead}");
+        held.wanted_until = if written { NOW + 4 * SECOND } else { before };
+        assert_eq!(row, held);
     }
 }
 
@@ -222,9 +230,9 @@ fn a_release_changes_the_record_wherever_the_row_names_its_lease() {
         attempts: 1,
     };
     let release = release(lease_id).with_record(RecordChange::Delete(version));
-    let changes = |mut row: LockRow| carry_out_with_record(&release, &mut row).unwrap().2.is_some();
+    let changes = |mut row: LockRow| carry_out(&release, &mut row).unwrap().record.is_some();
     for (count, expire_at) in [(1, NOW + SECOND), (1, NOW - SECOND), (0, NOW + SECOND)] {
-        assert!(changes(row(lease_id, count, expire_at)), "{count} {expire_at}");
+        assert!(changes(row(lease_id, count, expire_at)), "{count} {expire_at:?}");
     }
     assert!(!changes(held_by(Uuid::now_v7())));
 }

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use uuid::Uuid;
 
-use crate::key::Key;
+use crate::Key;
 use crate::store::{Store, StoreError, StoreErrorKind, WakeUp};
 
 /// Listening ends when no caller has waited for this long.

@@ -13,10 +13,10 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::Key;
+use crate::LockError;
 use crate::engine::handle::Turns;
 use crate::engine::{EngineHandle, Turn};
-use crate::error::LockError;
-use crate::key::Key;
 use crate::store::{Purged, Store, StoreError, StoreErrorKind};
 
 /// Shortest idle time before a row may be purged. The first token of a key without a row is the clock's, so a

@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use super::{Driver, SHUTDOWN_TIMEOUT};
+use crate::LockOptions;
 use crate::engine::cells::Machine;
-use crate::options::LockOptions;
 
 /// How far the engine is on its way to its end.
 pub(super) enum Stop {

@@ -8,10 +8,10 @@ use tokio::time::timeout;
 
 use super::tasks::unanswered;
 use super::{EngineHandle, STORE_TIMEOUT, Turn};
+use crate::Key;
+use crate::LockError;
 use crate::engine::cells::lock;
 use crate::engine::sync::Mutex;
-use crate::error::LockError;
-use crate::key::Key;
 #[cfg(feature = "run_once")]
 use crate::store::Record;
 use crate::store::{LockRow, Store, StoreError, StoreErrorKind, StoreFuture};

@@ -7,7 +7,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::time::timeout;
 
 use super::{Command, EngineHandle};
-use crate::error::LockError;
+use crate::LockError;
 use crate::store::{Store, StoreError, StoreErrorKind, StoreFuture};
 
 /// A task on the store. It waits for its turn before it uses the store.

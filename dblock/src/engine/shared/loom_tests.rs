@@ -12,13 +12,11 @@ use tokio::sync::mpsc;
 use uuid::Uuid;
 
 use super::*;
+use crate::LockOptions;
 use crate::engine::driver::Driver;
 use crate::engine::resumption::Resumption;
 use crate::engine::sync::in_every_order;
 use crate::engine::{Call, EngineHandle, Hold, Unconfirmed};
-use crate::error::LockError;
-use crate::key::Key;
-use crate::options::LockOptions;
 use crate::store::MemoryStore;
 
 /// A caller that takes the lock and releases it at once.

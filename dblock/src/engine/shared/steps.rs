@@ -14,9 +14,9 @@ use futures_util::FutureExt as _;
 use uuid::Uuid;
 
 use super::{Shared, Unscheduled};
+use crate::Key;
 use crate::engine::cells::{Cell, Confirm, Machine, Reply, State, lock};
 use crate::engine::resumption::{Resuming, Resumption};
-use crate::key::Key;
 use crate::store::{Kind, Outcome, StoreError, StoreErrorKind};
 
 /// Every kind of request.

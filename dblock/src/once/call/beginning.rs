@@ -3,19 +3,19 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use super::OnceCall;
 use crate::body;
 use crate::chain::Link;
 use crate::engine::{Begin, Hold, InRun, Turn};
-use crate::error::{LockError, LostReason, RunError};
 use crate::once::options::RunOptions;
 use crate::once::run::{Attempt, Run, current_run};
 use crate::runs::{Decision, before, beginning, decide, decide_inside, is_later, taken_back_to, undo};
-use crate::store::clock::{micros, until};
-use crate::store::record::{Record, RecordEntry, RecordState, RecordVersion, RecordWrite};
+use crate::store::clock::Timestamp;
+use crate::store::{Record, RecordEntry, RecordState, RecordVersion, RecordWrite};
 use crate::store::{StoreError, StoreErrorKind};
+use crate::{LockError, LostReason, RunError};
 
 /// The first pause when a row is locked. It doubles.
 const ROW_PAUSE: Duration = Duration::from_millis(5);
@@ -244,12 +244,11 @@ impl OnceCall<'_> {
             return Err(hold.lease().lost(LostReason::Gone));
         };
         // In whole µs, as the store counts. A time before 1970 is old enough.
-        let tick = tick.duration_since(SystemTime::UNIX_EPOCH).map_or(0, micros);
-        if row.now.saturating_sub(tick) >= micros(remember) {
-            let age = until(row.now, tick);
-            return Err(self.refused(RunError::tick_too_old(age)));
+        let tick = Timestamp::from(tick);
+        if tick + remember <= row.now {
+            return Err(self.refused(RunError::tick_too_old(row.now.since(tick))));
         }
-        let ahead = until(tick, row.now);
+        let ahead = tick.since(row.now);
         Ok(remember.saturating_add(ahead).min(RunOptions::MAX_REMEMBER))
     }
 

@@ -11,13 +11,13 @@ use tokio::time::{Instant, sleep};
 use super::OnceCall;
 use crate::body::{self, Ended, Loss};
 use crate::engine::{Hold, InRun, Lease, Turn};
-use crate::error::{LockError, LostReason, RunError};
 use crate::once::codec::{self, Remembered};
 use crate::once::doubt::Attempted;
 use crate::once::run::Run;
 use crate::runs::OnCrash;
-use crate::store::record::{Record, RecordChange, RecordEntry, RecordState, RecordWrite, WriteLease};
+use crate::store::{Record, RecordChange, RecordEntry, RecordState, RecordWrite, WriteLease};
 use crate::store::{StoreError, StoreErrorKind};
+use crate::{LockError, LostReason, RunError};
 
 /// How long an outcome is tried to be written after the store has failed, or the lease has ended. The body is
 /// done, so it is worth some time.

@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::OnceCall;
 use super::beginning::Entered;
 use crate::engine::{Lease, STORE_TIMEOUT};
-use crate::error::{LockError, LostReason, TimeoutCause};
-use crate::options::Wait;
 use crate::runs::{Decision, decide};
-use crate::store::record::Record;
+use crate::store::Record;
 use crate::store::{StoreError, StoreErrorKind};
+use crate::{LockError, LostReason, TimeoutCause};
+use dblock_core::Wait;
 
 /// When a call that waits for the lock looks at the record first. An uncontended lock takes less.
 const FIRST_LOOK: Duration = Duration::from_millis(50);

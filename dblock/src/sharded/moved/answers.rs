@@ -39,12 +39,9 @@ pub(super) fn granted(old: Outcome, new: Outcome) -> (Outcome, (i64, i64)) {
                 ..
             },
         ) => {
-            let answer = Outcome::granted(
-                fence_token,
-                remaining.min(new_remaining),
-                taken_over.or(new_taken_over),
-                wanted || new_wanted,
-            );
+            let answer = Outcome::granted(fence_token, remaining.min(new_remaining))
+                .with_taken_over(taken_over.or(new_taken_over))
+                .with_wanted(wanted || new_wanted);
             (answer, (fence_token, new_token))
         }
         (old, _) => (old, (0, 0)),
@@ -105,21 +102,12 @@ fn both(action: &Action, old: Answer, new: Answer) -> Answer {
                 wanted: new_wanted,
                 ..
             }),
-        ) => Ok(Outcome::extended(
-            remaining.min(new_remaining),
-            revoked || new_revoked,
-            wanted || new_wanted,
-        )),
+        ) => Ok(Outcome::extended(remaining.min(new_remaining))
+            .with_revoked(revoked || new_revoked)
+            .with_wanted(wanted || new_wanted)),
         // It was next on one row, and held the other or did not get to it.
         (Ok(Withdrawn), _) | (_, Ok(Withdrawn)) => Ok(Withdrawn),
-        (
-            Ok(Released { freed, passed_on, .. }),
-            Ok(Released {
-                freed: new_freed,
-                passed_on: new_passed_on,
-                ..
-            }),
-        ) => Ok(Outcome::released(freed || new_freed, passed_on || new_passed_on)),
+        (Ok(Released(old)), Ok(Released(new))) => Ok(Released(old.max(new))),
         // An acquire of unknown outcome may still arrive at the row that does not know the lease.
         _ => Ok(Lost),
     }

@@ -7,16 +7,15 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::key::Key;
-use crate::store::clock::micros;
-use crate::store::record::{self, Record, RecordChange, RecordWrite};
-use crate::store::rules::carry_out_with_record;
-use crate::store::{LockRow, Outcome, Purged, Request, StoreError};
+use crate::Key;
+use crate::store::clock::Timestamp;
+use crate::store::rules::{CarriedOut, RecordEffect, carry_out, change_record};
+use crate::store::{LockRow, Outcome, Purged, Record, RecordChange, RecordWrite, Request, StoreError};
 
-/// How long a free row stays, in µs. The engine gives a request up after 2.5 seconds, and nothing of it can
+/// How long a free row stays. The engine gives a request up after 2.5 seconds, and nothing of it can
 /// arrive here later. So by then no acquire can be on its way that the row would have to refuse. A row whose
 /// lease has expired is left to the purge.
-const FREE_ROWS_STAY: i64 = 10_000_000;
+const FREE_ROWS_STAY: Duration = Duration::from_secs(10);
 
 /// How many rows each request looks at: more than the one that it may add, so that old ones go faster than
 /// new ones come.
@@ -27,24 +26,27 @@ pub(super) struct Table {
     pub(super) rows: BTreeMap<Key, Kept>,
     pub(super) records: BTreeMap<Key, Record>,
     /// The last reading of the clock. It never goes back, not even between runtimes.
-    pub(super) now: i64,
+    pub(super) now: Timestamp,
     /// Each row that a request has made, and when it is looked at next: in the order of these times.
-    looks: VecDeque<(i64, Key)>,
+    looks: VecDeque<(Timestamp, Key)>,
 }
 
 /// A row, and when it became free.
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) row: LockRow,
-    freed_at: i64,
+    freed_at: Timestamp,
 }
 
 impl Kept {
     pub(super) fn new(row: LockRow) -> Self {
-        Self { row, freed_at: 0 }
+        Self {
+            row,
+            freed_at: Timestamp::EPOCH,
+        }
     }
 
-    fn free(&mut self, now: i64) {
+    fn free(&mut self, now: Timestamp) {
         self.row.reentrant_count = 0;
         self.row.next = None;
         self.freed_at = now;
@@ -52,10 +54,10 @@ impl Kept {
 
     /// Nothing depends on the row any more: neither a lease, nor somebody who waits, nor the next token, which
     /// is the clock when there is no row.
-    fn is_over(&self, now: i64) -> bool {
+    fn is_over(&self, now: Timestamp) -> bool {
         let row = &self.row;
-        let old = self.freed_at.saturating_add(FREE_ROWS_STAY) <= now;
-        is_free(row) && old && row.wanted_until <= now && row.fence_ceiling < now
+        let old = self.freed_at + FREE_ROWS_STAY <= now;
+        is_free(row) && old && row.wanted_until <= now && row.fence_ceiling < now.as_micros()
     }
 }
 
@@ -67,29 +69,29 @@ impl Table {
     pub(super) fn apply(&mut self, request: &Request) -> Result<Outcome, StoreError> {
         self.drop_old_rows();
         let now = self.now;
-        let (outcome, change) = match self.rows.entry(request.key.clone()) {
+        let CarriedOut { outcome, record, .. } = match self.rows.entry(request.key.clone()) {
             Entry::Occupied(mut place) => {
                 let kept = place.get_mut();
                 let was_free = is_free(&kept.row);
                 kept.row.now = now;
-                let (outcome, _, change) = carry_out_with_record(request, &mut kept.row)?;
+                let carried_out = carry_out(request, &mut kept.row)?;
                 if is_free(&kept.row) && !was_free {
                     kept.freed_at = now;
                 }
-                (outcome, change)
+                carried_out
             }
             Entry::Vacant(place) => {
                 let mut row = LockRow::new(request.key.clone(), now);
-                let (outcome, changed, change) = carry_out_with_record(request, &mut row)?;
-                if changed {
+                let carried_out = carry_out(request, &mut row)?;
+                if carried_out.changed {
                     place.insert(Kept::new(row));
                     self.looks.push_back((now + FREE_ROWS_STAY, request.key.clone()));
                 }
-                (outcome, change)
+                carried_out
             }
         };
-        let written = change.is_some_and(|change| self.change_record(&request.key, &change));
-        Ok(outcome.with_record(written))
+        let written = record.is_some_and(|change| self.change_record(&request.key, &change));
+        Ok(outcome.with_recorded(written))
     }
 
     /// Drops some of the rows that are over. A program that uses a key for each order would otherwise keep a
@@ -110,25 +112,24 @@ impl Table {
 
     /// Returns whether the record was changed.
     fn change_record(&mut self, key: &Key, change: &RecordChange) -> bool {
-        let Some(record) = record::carry_out(key, change, self.records.get(key), self.now) else {
-            return false;
-        };
-        match record {
-            Some(record) => drop(self.records.insert(key.clone(), record)),
-            None => drop(self.records.remove(key)),
+        match change_record(key, change, self.records.get(key), self.now) {
+            RecordEffect::Nothing => return false,
+            RecordEffect::Written(record) => drop(self.records.insert(key.clone(), record)),
+            RecordEffect::Deleted => drop(self.records.remove(key)),
         }
         true
     }
 
     pub(super) fn purge(&mut self, idle: Duration, after: Option<&Key>, limit: u32) -> Purged {
-        let before = self.now.saturating_sub(micros(idle));
+        let before = self.now - idle;
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let from = after.map_or(Bound::Unbounded, Bound::Excluded);
         let looked_at = self.rows.range::<Key, _>((from, Bound::Unbounded)).take(limit);
         let looked_at: Vec<_> = looked_at
             .map(|(key, Kept { row, .. })| {
-                let last_used = row.expire_at.max(row.wanted_until).max(row.fence_ceiling);
-                (key.clone(), last_used <= before)
+                let used = row.expire_at.max(row.wanted_until);
+                let is_idle = used <= before && row.fence_ceiling <= before.as_micros();
+                (key.clone(), is_idle)
             })
             .collect();
         let mut purged = Purged::default();

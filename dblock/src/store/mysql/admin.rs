@@ -4,7 +4,7 @@ use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
 use super::{MySqlStore, row, sql};
-use crate::key::Key;
+use crate::Key;
 use crate::store::sql_row::in_order;
 use crate::store::{InspectFilter, LockRow, StoreError};
 

@@ -16,8 +16,9 @@ use sqlx::{AssertSqlSafe, Either};
 
 use super::session::Session;
 use super::{MySqlStore, busy, error, one, record, row, sql};
-use crate::store::record::RecordChange;
-use crate::store::rules::{carry_out_with_record, holder};
+use crate::store::RecordChange;
+use crate::store::clock::Timestamp;
+use crate::store::rules::{carry_out, holder};
 use crate::store::{Action, Kind, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
 /// How often a batch that conflicts with others is tried as a whole before it is split.
@@ -219,12 +220,13 @@ impl Run<'_> {
         for mut row in rows {
             let Some(place) = self.place(&row) else { continue };
             seen[place] = true;
-            let answer = carry_out_with_record(&requests[members[place]], &mut row);
-            if let Ok((_, changed, change)) = &answer {
-                rewritten.extend(changed.then_some(row));
-                changes.extend(change.clone().map(|change| (members[place], change)));
-            }
-            outcomes.push((members[place], answer.map(|(outcome, ..)| outcome)));
+            let answer = carry_out(&requests[members[place]], &mut row);
+            let answer = answer.map(|carried_out| {
+                rewritten.extend(carried_out.changed.then_some(row));
+                changes.extend(carried_out.record.map(|change| (members[place], change)));
+                carried_out.outcome
+            });
+            outcomes.push((members[place], answer));
         }
 
         let missing: Vec<usize> = members
@@ -239,7 +241,7 @@ impl Run<'_> {
         let written = self.write(connection, rewrite, &changes).await?;
         for (member, answer) in outcomes {
             let recorded = written.contains(&member);
-            answers[member] = Some(answer.map(|outcome| outcome.with_record(recorded)));
+            answers[member] = Some(answer.map(|outcome| outcome.with_recorded(recorded)));
         }
 
         if !inserts.is_empty() {
@@ -254,7 +256,7 @@ impl Run<'_> {
             }
             let written = self.write(connection, Some(insert), &changes).await?;
             for (member, outcome, ..) in inserts {
-                answers[member] = Some(Ok(outcome.with_record(written.contains(&member))));
+                answers[member] = Some(Ok(outcome.with_recorded(written.contains(&member))));
             }
         }
         Ok(())
@@ -282,10 +284,10 @@ impl Run<'_> {
                 outcomes.push((member, Ok(judge_locked(request, row))));
                 continue;
             }
-            let mut row = LockRow::new(request.key.clone(), now);
-            match carry_out_with_record(request, &mut row) {
-                Ok((outcome, true, change)) => inserts.push((member, outcome, row, change)),
-                answer => outcomes.push((member, answer.map(|(outcome, ..)| outcome))),
+            let mut row = LockRow::new(request.key.clone(), Timestamp::from_micros(now));
+            match carry_out(request, &mut row) {
+                Ok(done) if done.changed => inserts.push((member, done.outcome, row, done.record)),
+                answer => outcomes.push((member, answer.map(|done| done.outcome))),
             }
         }
         Ok(inserts)

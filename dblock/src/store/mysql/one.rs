@@ -25,7 +25,7 @@ use super::{MySqlStore, row};
 use crate::store::clock::micros;
 use crate::store::rules::{holder, still_busy};
 use crate::store::sql_row::COLUMNS;
-use crate::store::{Acquire, Action, Extend, Kind, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::{Acquire, Action, Extend, Kind, Outcome, Released, Request, StoreError, StoreErrorKind};
 
 /// A row that somebody has locked is an immediate error.
 const AT_ONCE: &str = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR";
@@ -149,7 +149,7 @@ impl Single<'_> {
     async fn acquire(self, ask: &Acquire) -> Result<Option<Outcome>, sqlx::Error> {
         let granted = |fence_token: u64, wanted| {
             let fence_token = i64::try_from(fence_token).unwrap_or(i64::MAX);
-            Some(Outcome::granted(fence_token, ask.ttl, None, wanted))
+            Some(Outcome::granted(fence_token, ask.ttl).with_wanted(wanted))
         };
         let take = self.grant(&self.statements.take, ask).bind(self.request.lease_id);
         let taken = take.execute(&mut *self.connection).await?;
@@ -209,7 +209,9 @@ impl Single<'_> {
         }
         let reply = extended.last_insert_id();
         let remaining = Duration::from_micros(reply / 4);
-        Ok(Outcome::extended(remaining, reply & 2 != 0, reply & 1 != 0))
+        Ok(Outcome::extended(remaining)
+            .with_revoked(reply & 2 != 0)
+            .with_wanted(reply & 1 != 0))
     }
 
     /// Only for a row that names no successor. Otherwise the row may name this lease as successor, or may
@@ -222,7 +224,12 @@ impl Single<'_> {
         if released.rows_affected() == 0 {
             return Ok(None);
         }
-        Ok(Some(Outcome::released(released.last_insert_id() == 1, false)))
+        let was_held = released.last_insert_id() == 1;
+        Ok(Some(Outcome::Released(if was_held {
+            Released::Freed
+        } else {
+            Released::Before
+        })))
     }
 }
 

@@ -7,16 +7,16 @@ use uuid::Uuid;
 use super::error::Rights;
 use super::session::Session;
 use super::{MySqlStore, error, migrate, row, sql};
-use crate::key::Key;
+use crate::Key;
 use crate::store::clock::micros;
 #[cfg(feature = "run_once")]
 use crate::store::fence::{Completion, FenceConnection, FenceSource, writes};
-use crate::store::record::{
-    Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
-};
 use crate::store::sql_error::row_locked;
 use crate::store::sql_row::{self, RECORD_COLUMNS, RECORD_WIDTH, in_order};
 use crate::store::{Purged, StoreError, StoreFuture, schema};
+use crate::store::{
+    Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
+};
 
 impl Records for MySqlStore {
     fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>> {
@@ -62,7 +62,7 @@ impl Records for MySqlStore {
             // Columns and literals are bytes, so LEFT counts bytes and no character is a wildcard.
             let (clock, locks, records) = (sql::CLOCK, &self.table_sql, self.record_table());
             // One statement reads from one snapshot.
-            let lock = match filter.wanted_lock() {
+            let lock = match filter.get_has_lock() {
                 None => "TRUE",
                 Some(true) => "has_lock",
                 Some(false) => "NOT has_lock",

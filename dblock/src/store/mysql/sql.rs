@@ -8,6 +8,7 @@
 use std::fmt::Write as _;
 
 use crate::Key;
+use crate::store::clock::micros;
 use crate::store::sql_row::COLUMNS;
 use crate::store::{InspectFilter, LockRow};
 
@@ -56,11 +57,15 @@ pub(super) fn look<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> Stri
 pub(super) fn inspect(table: &str, filter: &InspectFilter) -> String {
     let prefix = filter.get_prefix().as_bytes();
     let (prefix_hex, length) = (hex(prefix), prefix.len());
-    let (order, behind) = if filter.is_urgent_first() {
+    let (order, behind) = if filter.get_urgent_first() {
         let order = "urgency, acquired_at, lock_key";
         let behind = filter.get_after().map(|after| {
             let key = hex(after.key.as_str().as_bytes());
-            format!("AND ({order}) > ({}, {}, {key})", after.rank, after.acquired_at)
+            format!(
+                "AND ({order}) > ({}, {}, {key})",
+                after.rank,
+                after.acquired_at.as_micros()
+            )
         });
         (order, behind)
     } else {
@@ -75,12 +80,12 @@ pub(super) fn inspect(table: &str, filter: &InspectFilter) -> String {
              WHEN wanted_until > {CLOCK} OR next_until > {CLOCK} THEN 0 ELSE 1 END AS urgency \
              FROM {table} WHERE lock_key >= {first} AND LEFT(lock_key, {length}) = {prefix_hex}) ranked \
          WHERE urgency <= {least} {behind} ORDER BY {order} LIMIT {limit}",
-        first = if filter.is_urgent_first() {
+        first = if filter.get_urgent_first() {
             prefix_hex.clone()
         } else {
             hex(filter.first_key().as_bytes())
         },
-        least = if filter.is_held_only() { 1 } else { 2 },
+        least = if filter.get_include_free() { 2 } else { 1 },
         behind = behind.unwrap_or_default(),
         limit = filter.get_limit(),
     )
@@ -114,12 +119,12 @@ pub(super) fn insert<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -
             hex(row.key.as_str().as_bytes()),
             hex(row.owner.as_bytes()),
             row.reentrant_count,
-            row.expire_at,
+            row.expire_at.as_micros(),
             hex(row.lease_id.as_bytes()),
             row.fence_token,
             row.fence_ceiling,
-            row.wanted_until,
-            row.acquired_at,
+            row.wanted_until.as_micros(),
+            row.acquired_at.as_micros(),
             hex(row.holder.as_bytes()),
             i32::from(row.revoked),
         );
@@ -131,10 +136,10 @@ pub(super) fn insert<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -
                 hex(next.lease_id.as_bytes()),
                 hex(next.owner.as_bytes()),
                 hex(next.holder.as_bytes()),
-                next.ttl,
+                micros(next.ttl),
                 next.spare_tokens,
-                next.since,
-                next.until,
+                next.since.as_micros(),
+                next.until.as_micros(),
             ),
         };
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use super::record;
 use super::sql::{Sql, Statements};
 use super::statement::Statement;
+use crate::store::RecordChange;
 use crate::store::clock::micros;
-use crate::store::record::RecordChange;
 use crate::store::{Acquire, Action, Extend, HandedOver, Kind, Request};
 
 /// An action that statements carry out.

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::statement::Statement;
 use super::{PostgresStore, error, row};
-use crate::key::Key;
+use crate::Key;
 use crate::store::sql_row::in_order;
 use crate::store::{InspectFilter, LockRow, StoreError, sql_row};
 
@@ -16,14 +16,16 @@ pub(super) async fn inspect(
     store: &PostgresStore,
     filter: &InspectFilter,
 ) -> Result<Vec<LockRow>, StoreError> {
-    let (prefix, held_only) = (filter.get_prefix(), filter.is_held_only());
+    let (prefix, held_only) = (filter.get_prefix(), !filter.get_include_free());
     let (after, limit) = (filter.get_after(), i64::from(filter.get_limit()));
     let key = after.map(|after| after.key.as_str());
-    let rows = if filter.is_urgent_first() {
+    let rows = if filter.get_urgent_first() {
         let statement = rows(store, &store.sql.inspect_urgent, |query| {
             let query = query.bind(prefix).bind(held_only).bind(limit);
             let query = query.bind(after.map(|after| i32::from(after.rank)));
-            query.bind(after.map(|after| after.acquired_at)).bind(key)
+            query
+                .bind(after.map(|after| after.acquired_at.as_micros()))
+                .bind(key)
         });
         statement.await
     } else {

@@ -23,7 +23,7 @@ use uuid::fmt::Hyphenated;
 use super::session::Mark;
 use super::sql::{PASSED_ON, RELEASED};
 use super::{PostgresStore, error};
-use crate::key::Key;
+use crate::Key;
 use crate::store::WakeUp;
 use crate::store::servers::CONNECT_TIMEOUT;
 use crate::store::{StoreError, StoreErrorKind};

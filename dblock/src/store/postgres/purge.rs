@@ -7,7 +7,7 @@ use sqlx::postgres::PgRow;
 
 use super::PostgresStore;
 use super::statement::Statement;
-use crate::key::Key;
+use crate::Key;
 use crate::store::clock::micros;
 use crate::store::{Purged, StoreError, sql_row};
 

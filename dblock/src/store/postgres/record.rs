@@ -12,16 +12,14 @@ use sqlx::postgres::PgRow;
 use super::sql;
 use super::statement::Statement;
 use super::{PostgresStore, error, migrate, purge};
-use crate::key::Key;
+use crate::Key;
 use crate::store::clock::micros;
 #[cfg(feature = "run_once")]
 use crate::store::fence::{Completion, FenceConnection, FenceSource, writes};
-use crate::store::record::{
-    Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records,
-};
 use crate::store::sql_error::row_locked;
 use crate::store::sql_row::{self, RECORD_WIDTH, in_order};
 use crate::store::{Purged, StoreError, StoreFuture, schema};
+use crate::store::{Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records};
 
 impl Records for PostgresStore {
     fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>> {
@@ -91,9 +89,9 @@ impl Records for PostgresStore {
         Box::pin(async move {
             let rows = self.fetch(&self.sql.records.list, |list| {
                 list.bind(filter.get_prefix())
-                    .bind(filter.get_state().map(super::super::record::RecordState::as_str))
+                    .bind(filter.get_state().map(super::super::RecordState::as_str))
                     .bind(i64::from(filter.get_limit()))
-                    .bind(filter.wanted_lock())
+                    .bind(filter.get_has_lock())
             });
             let listed = |row| {
                 let has_lock = PgRow::try_get(row, RECORD_WIDTH + 1).map_err(|error| self.failed(error))?;

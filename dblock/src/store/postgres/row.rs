@@ -6,9 +6,9 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::action::{ByStatement, Placed};
-use crate::store::clock::until;
+use crate::store::clock::length;
 use crate::store::sql_row::{self, WIDTH, unreadable};
-use crate::store::{Holder, Kind, LockRow, Outcome};
+use crate::store::{Holder, Kind, LockRow, Outcome, Released};
 
 /// A row of [`COLUMNS`](sql_row::COLUMNS) and the clock.
 pub(super) fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
@@ -27,28 +27,25 @@ pub(super) fn answer<A: ByStatement>(
         .map_err(|_| unexpected("a key that was not asked for"))?;
     let Placed { place, request, .. } = part[found];
     let outcome = match (A::KIND, row.try_get(1)?) {
-        (Kind::Acquire, "busy") => Outcome::Busy(holder(row, until(row.try_get(3)?, 0))?),
+        (Kind::Acquire, "busy") => Outcome::Busy(holder(row, length(row.try_get(3)?))?),
         (Kind::Acquire, "queued") => {
-            let holder = holder(row, until(row.try_get(3)?, 0))?;
-            Outcome::queued(holder, until(row.try_get(8)?, 0))
+            let holder = holder(row, length(row.try_get(3)?))?;
+            Outcome::queued(holder, length(row.try_get(8)?))
         }
         (Kind::Acquire, word @ ("granted" | "taken over")) => {
             let taken_over = (word == "taken over").then(|| holder(row, Duration::ZERO));
-            let remaining = until(row.try_get(3)?, 0);
-            let granted = Outcome::granted(
-                row.try_get(2)?,
-                remaining,
-                taken_over.transpose()?,
-                row.try_get(4)?,
-            );
-            granted.with_record(request.record.is_some() && row.try_get("recorded")?)
+            let remaining = length(row.try_get(3)?);
+            Outcome::granted(row.try_get(2)?, remaining)
+                .with_taken_over(taken_over.transpose()?)
+                .with_wanted(row.try_get(4)?)
+                .with_recorded(request.record.is_some() && row.try_get("recorded")?)
         }
-        (Kind::Extend, "extended") => {
-            Outcome::extended(until(row.try_get(2)?, 0), row.try_get(3)?, row.try_get(4)?)
-        }
-        (Kind::Release, word @ ("freed" | "passed on" | "free")) => {
-            Outcome::released(word != "free", word == "passed on")
-        }
+        (Kind::Extend, "extended") => Outcome::extended(length(row.try_get(2)?))
+            .with_revoked(row.try_get(3)?)
+            .with_wanted(row.try_get(4)?),
+        (Kind::Release, "free") => Outcome::Released(Released::Before),
+        (Kind::Release, "freed") => Outcome::Released(Released::Freed),
+        (Kind::Release, "passed on") => Outcome::Released(Released::PassedOn),
         (Kind::Release, "withdrawn") => Outcome::Withdrawn,
         (_, "lost") => Outcome::Lost,
         _ => return Err(unexpected("an unknown outcome")),

@@ -5,18 +5,20 @@ use uuid::Uuid;
 
 use super::row::lock_row;
 use super::{Query, SqliteStore, query, statement};
-use crate::key::Key;
+use crate::Key;
 use crate::store::{InspectFilter, LockRow, StoreError};
 
 pub(super) async fn inspect(store: &SqliteStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
-    let (prefix, held_only) = (filter.get_prefix(), filter.is_held_only());
+    let (prefix, held_only) = (filter.get_prefix(), !filter.get_include_free());
     let (after, limit) = (filter.get_after(), filter.get_limit());
     let key = after.map(|after| after.key.as_str());
-    let query = if filter.is_urgent_first() {
+    let query = if filter.get_urgent_first() {
         let query = statement(&store.statements.inspect_urgent).bind(prefix);
         let query = query.bind(held_only).bind(limit);
         let query = query.bind(after.map(|after| after.rank));
-        query.bind(after.map(|after| after.acquired_at)).bind(key)
+        query
+            .bind(after.map(|after| after.acquired_at.as_micros()))
+            .bind(key)
     } else {
         let query = statement(&store.statements.inspect).bind(filter.first_key());
         query.bind(prefix).bind(key).bind(held_only).bind(limit)

@@ -5,9 +5,9 @@ use sqlx::SqliteConnection;
 use super::row::{get, lock_row, now, outcome};
 use super::sql::{BEGIN, COMMIT};
 use super::{SqliteStore, query};
-use crate::key::Key;
-use crate::store::clock::micros;
-use crate::store::record::RecordChange;
+use crate::Key;
+use crate::store::RecordChange;
+use crate::store::clock::{Timestamp, micros};
 use crate::store::rules::still_busy;
 use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind, rules};
 
@@ -138,7 +138,7 @@ impl SqliteStore {
             return Ok(outcome);
         };
         let written = self.change(connection, &request.key, &change).await?;
-        Ok(outcome.with_record(written))
+        Ok(outcome.with_recorded(written))
     }
 
     /// Carries out the usual case of a request, in one statement. `None`: it is another case, and nothing was
@@ -185,14 +185,14 @@ impl SqliteStore {
         request: &Request,
     ) -> Result<Answer, StoreError> {
         let mut row = self.read_row(connection, &request.key).await?;
-        let (outcome, changed, change) = match rules::carry_out_with_record(request, &mut row) {
+        let carried_out = match rules::carry_out(request, &mut row) {
             Ok(carried_out) => carried_out,
             Err(refused) => return Ok(Err(refused)),
         };
-        if changed {
+        if carried_out.changed {
             self.write(connection, &row).await?;
         }
-        self.with_record(connection, request, outcome, change)
+        self.with_record(connection, request, carried_out.outcome, carried_out.record)
             .await
             .map(Ok)
     }
@@ -211,7 +211,7 @@ impl SqliteStore {
         })?;
         match get::<Option<&str>>(row, 0)? {
             Some(_) => lock_row(row),
-            None => Ok(LockRow::new(key.clone(), now(row)?)),
+            None => Ok(LockRow::new(key.clone(), Timestamp::from_micros(now(row)?))),
         }
     }
 
@@ -220,21 +220,21 @@ impl SqliteStore {
         let write = query(&self.statements.write, &row.key)
             .bind(row.owner)
             .bind(row.reentrant_count)
-            .bind(row.expire_at)
+            .bind(row.expire_at.as_micros())
             .bind(row.lease_id)
             .bind(row.fence_token)
             .bind(row.fence_ceiling)
-            .bind(row.wanted_until)
-            .bind(row.acquired_at)
+            .bind(row.wanted_until.as_micros())
+            .bind(row.acquired_at.as_micros())
             .bind(&row.holder)
             .bind(row.revoked)
             .bind(next.map(|next| next.lease_id))
             .bind(next.map(|next| next.owner))
             .bind(next.map(|next| &next.holder))
-            .bind(next.map(|next| next.ttl))
+            .bind(next.map(|next| micros(next.ttl)))
             .bind(next.map(|next| next.spare_tokens))
-            .bind(next.map(|next| next.since))
-            .bind(next.map(|next| next.until));
+            .bind(next.map(|next| next.since.as_micros()))
+            .bind(next.map(|next| next.until.as_micros()));
         self.rows(connection, write).await.map(drop)
     }
 

@@ -6,7 +6,7 @@ use sqlx::SqliteConnection;
 
 use super::row::{get, key};
 use super::{SqliteStore, statement};
-use crate::key::Key;
+use crate::Key;
 use crate::store::clock::micros;
 use crate::store::{Purged, StoreError};
 

@@ -9,14 +9,12 @@ use super::sql::{BEGIN, COMMIT, RecordStatements};
 use super::{Query, SqliteStore, query, statement};
 #[cfg(feature = "run_once")]
 use super::{error, sql};
-use crate::key::Key;
+use crate::Key;
 use crate::store::clock::micros;
 #[cfg(feature = "run_once")]
 use crate::store::fence::{Completion, FenceConnection, FenceSource, writes};
-use crate::store::record::{
-    Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records,
-};
 use crate::store::{Purged, StoreError, StoreErrorKind, StoreFuture, schema, sql_row};
+use crate::store::{Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records};
 
 impl Records for SqliteStore {
     fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>> {
@@ -38,9 +36,9 @@ impl Records for SqliteStore {
         Box::pin(async move {
             let list = statement(&self.record_sql().list)
                 .bind(filter.get_prefix())
-                .bind(filter.get_state().map(super::super::record::RecordState::as_str))
+                .bind(filter.get_state().map(super::super::RecordState::as_str))
                 .bind(filter.get_limit())
-                .bind(filter.wanted_lock());
+                .bind(filter.get_has_lock());
             let listed = |row| Ok(record(row)?.listed(get(row, sql_row::RECORD_WIDTH + 1)?));
             self.on_records(list).await?.iter().map(listed).collect()
         })

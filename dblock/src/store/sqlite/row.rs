@@ -3,18 +3,20 @@
 use sqlx::Row;
 use sqlx::sqlite::SqliteRow;
 
-use crate::key::Key;
-use crate::store::clock::until;
+use crate::Key;
+use crate::store::clock::length;
 use crate::store::sql_row::{self, WIDTH};
-use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::{Action, LockRow, Outcome, Released, Request, StoreError, StoreErrorKind};
 
 /// The outcome in the row of a usual statement.
 pub(super) fn outcome(request: &Request, row: &SqliteRow) -> Result<Outcome, StoreError> {
     Ok(match request.action {
-        Action::Acquire(_) => Outcome::granted(get(row, 0)?, until(get(row, 1)?, 0), None, get(row, 2)?),
-        Action::Extend(_) => Outcome::extended(until(get(row, 0)?, 0), get(row, 1)?, get(row, 2)?),
+        Action::Acquire(_) => Outcome::granted(get(row, 0)?, length(get(row, 1)?)).with_wanted(get(row, 2)?),
+        Action::Extend(_) => Outcome::extended(length(get(row, 0)?))
+            .with_revoked(get(row, 1)?)
+            .with_wanted(get(row, 2)?),
         // A release: others have no usual statement.
-        _ => Outcome::released(true, false),
+        _ => Outcome::Released(Released::Freed),
     })
 }
 

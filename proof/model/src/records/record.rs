@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use dblock_core::Key;
-use dblock_core::store::record::{self, RecordChange, RecordEntry, RecordState};
+use dblock_core::store::clock::Timestamp;
+use dblock_core::store::rules::{RecordEffect, change_record};
+use dblock_core::store::{self, RecordChange, RecordEntry, RecordState};
 
 use super::Attempt;
 
@@ -41,8 +43,14 @@ impl Record {
     }
 
     /// As dblock's rules know it.
-    fn real(self) -> Option<record::Record> {
-        record::carry_out(&key(), &RecordChange::Insert(self.entry()), None, 0).flatten()
+    fn real(self) -> Option<store::Record> {
+        change_record(
+            &key(),
+            &RecordChange::Insert(self.entry()),
+            None,
+            Timestamp::EPOCH,
+        )
+        .left(None)
     }
 }
 
@@ -58,7 +66,10 @@ pub(super) fn write(found: Option<Record>, expected: Option<Record>, new: Record
         Some(expected) => RecordChange::Replace(expected.entry().version(), new.entry()),
     };
     let found = found.and_then(Record::real);
-    let written = record::carry_out(&key(), &change, found.as_ref(), 0).flatten()?;
+    let RecordEffect::Written(written) = change_record(&key(), &change, found.as_ref(), Timestamp::EPOCH)
+    else {
+        return None;
+    };
     debug_assert_eq!(written.version(), new.entry().version());
     Some(new)
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dblock_core::store::clock::Timestamp;
 use dblock_core::store::{self, Successor};
 use dblock_core::{Key, LockRow};
 use uuid::Uuid;
@@ -32,16 +33,20 @@ impl From<Uuid> for LeaseId {
 impl Row {
     /// As the rules see it.
     pub(super) fn at(&self, now: Time) -> LockRow {
-        let mut row = LockRow::new(key(), micros(now));
+        let mut row = LockRow::new(key(), moment(now));
         row.reentrant_count = self.count.into();
-        row.expire_at = micros(self.expire_at);
+        row.expire_at = moment(self.expire_at);
         row.lease_id = self.lease.into();
         row.fence_token = self.token.0;
         row.fence_ceiling = self.ceiling.0;
-        row.next = self.next.map(|next| {
-            let (since, until) = (micros(next.since), micros(next.until));
-            let (lease, spare) = (next.lease.into(), next.spare.into());
-            Successor::new(lease, Uuid::nil(), "", micros(next.ttl), spare, since, until)
+        row.next = self.next.map(|next| Successor {
+            lease_id: next.lease.into(),
+            owner: Uuid::nil(),
+            holder: String::new(),
+            ttl: length(next.ttl),
+            spare_tokens: next.spare.into(),
+            since: moment(next.since),
+            until: moment(next.until),
         });
         row
     }
@@ -52,15 +57,15 @@ impl From<&LockRow> for Row {
         Self {
             lease: row.lease_id.into(),
             count: small(row.reentrant_count),
-            expire_at: ticks(row.expire_at),
+            expire_at: ticks(row.expire_at.as_micros()),
             token: Token(row.fence_token),
             ceiling: Token(row.fence_ceiling),
             next: row.next.as_ref().map(|next| Next {
                 lease: next.lease_id.into(),
-                ttl: ticks(next.ttl),
+                ttl: small(next.ttl.as_micros() / TICK.as_micros()),
                 spare: small(next.spare_tokens),
-                since: ticks(next.since),
-                until: ticks(next.until),
+                since: ticks(next.since.as_micros()),
+                until: ticks(next.until.as_micros()),
             }),
         }
     }
@@ -76,7 +81,7 @@ impl From<store::Outcome> for Outcome {
                 ..
             } => Self::Granted(Token(fence_token), ticks(remaining)),
             store::Outcome::Extended { remaining, .. } => Self::Extended(ticks(remaining)),
-            store::Outcome::Released { .. } => Self::Released,
+            store::Outcome::Released(_) => Self::Released,
             store::Outcome::Withdrawn => Self::Withdrawn,
             store::Outcome::Busy(_) | store::Outcome::Skipped => Self::Busy,
             store::Outcome::Queued { holder, next_ttl, .. } => {
@@ -91,6 +96,10 @@ impl From<store::Outcome> for Outcome {
 pub(super) fn key() -> Key {
     thread_local!(static KEY: Key = Key::new(None, "key").expect("a key"));
     KEY.with(Key::clone)
+}
+
+pub(crate) fn moment(time: Time) -> Timestamp {
+    Timestamp::from_micros(micros(time))
 }
 
 pub(crate) fn micros(time: Time) -> i64 {

@@ -1,10 +1,12 @@
 //! Takes single rules of the row away, by what goes into dblock's own rules and what comes out.
 
+use std::time::Duration;
+
 use dblock_core::LockRow;
 use dblock_core::store;
 use uuid::Uuid;
 
-use super::{Action, Request, Row, Store, Time, Token, micros};
+use super::{Action, Request, Row, Store, Time, Token, moment};
 use crate::guards::Guard;
 
 impl Store {
@@ -19,7 +21,7 @@ impl Store {
     ) {
         let without = |guard| !self.guards.has(guard);
         let its_own = before.lease == request.lease;
-        let alive = micros(now) + 1;
+        let alive = moment(now) + Duration::from_micros(1);
         match request.action {
             Action::Acquire { .. } if its_own => {
                 if (before.count == 0 && without(Guard::FreeRowRefusesItsLease))

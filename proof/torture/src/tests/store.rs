@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dblock::store::{
-    Acquire, Action, Capabilities, Extend, MemoryStore, NEXT_TTL, Outcome, Request, Store, StoreError,
-    StoreErrorKind, StoreFuture, WakeUp, rules,
+    Acquire, Action, Capabilities, Extend, MemoryStore, NEXT_TTL, Outcome, Released, Request, Store,
+    StoreError, StoreErrorKind, StoreFuture, WakeUp, rules,
 };
 use dblock::{InspectFilter, Key, LockRow};
 use dblock_tests::telling_store::TellingStore;
@@ -104,7 +104,7 @@ impl BrokenStore {
             (Action::Extend(ask), Flaw::RevivesExpired) => {
                 let answer = self.honest(request.clone()).await?;
                 Ok(if answer == Outcome::Lost {
-                    Outcome::extended(ask.ttl, false, false)
+                    Outcome::extended(ask.ttl)
                 } else {
                     answer
                 })
@@ -127,7 +127,7 @@ impl BrokenStore {
             Outcome::Lost if self.shared.flaw == Flaw::ReleasesAnyLease => {
                 self.inner.force_release(&request.key).await?;
             }
-            Outcome::Released { passed_on: true, .. } if self.shared.flaw == Flaw::PassesOnTwice => {
+            Outcome::Released(Released::PassedOn) if self.shared.flaw == Flaw::PassesOnTwice => {
                 self.pass_on_again(&request.key).await?;
             }
             _ => {}
@@ -139,7 +139,7 @@ impl BrokenStore {
     async fn keep(&self, request: &Request, ttl: Duration) -> Result<Outcome, StoreError> {
         let extend = Action::Extend(Extend::new(1, ttl));
         self.also(request, request.lease_id, extend).await?;
-        Ok(Outcome::released(true, false))
+        Ok(Outcome::Released(Released::Freed))
     }
 
     /// Puts a lease that nobody has into the place of the successor, if there is one.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::store::{Action, Outcome, Store as _, StoreErrorKind, WakeUp};
+use dblock::store::{Action, Outcome, Released, Store as _, StoreErrorKind, WakeUp};
 use dblock::{InspectFilter, LockManager};
 use dblock_redis::RedisStore;
 use dblock_servers::Purpose;
@@ -58,7 +58,7 @@ async fn a_pass_on_that_is_refused_is_not_told() {
     assert_eq!(held.lease_id, holder.lease_id);
     let released = one(&store, holder).await.unwrap();
     assert!(
-        matches!(released, Outcome::Released { freed: true, .. }),
+        matches!(released, Outcome::Released(Released::Freed)),
         "{released:?}"
     );
     let WakeUp::PassedOn { fence_token, .. } = told.recv().await.unwrap() else {

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dblock_core::Key;
-use dblock_core::store::{Action, Outcome, Request, Store as _, StoreError, StoreErrorKind, WakeUp};
+use dblock_core::store::{
+    Action, Outcome, Released, Request, Store as _, StoreError, StoreErrorKind, WakeUp,
+};
 use dblock_tests::proxy::{Proxy, Trick};
 
 use super::Held;
@@ -105,7 +107,7 @@ async fn a_hand_over_is_one_write_of_the_holder_and_one_read_of_the_successor() 
 
     let (holders, waiters) = (noted(&to_holder), noted(&to_waiter));
     let released = one(&holder, &release).await.unwrap();
-    assert_eq!(released, Outcome::released(true, true));
+    assert_eq!(released, Outcome::Released(Released::PassedOn));
     let woken = told.recv().await.unwrap();
     assert!(
         matches!(woken, WakeUp::PassedOn { lease_id, .. } if lease_id == next.lease_id),
@@ -128,7 +130,7 @@ async fn a_release_that_knows_an_old_row_does_not_lose_the_successor() {
     let client = holder.ensemble.client().await.unwrap();
     holder.ensemble.held.keep(&holder.ensemble.place, &client, old);
     let released = one(&holder, &release).await.unwrap();
-    assert_eq!(released, Outcome::released(true, true));
+    assert_eq!(released, Outcome::Released(Released::PassedOn));
     let row = found(&holder.ensemble, &key()).await.row;
     assert_eq!((row.lease_id, row.is_held()), (next.lease_id, true));
 }
@@ -156,7 +158,7 @@ async fn the_outcome_of_a_release_without_an_answer_is_open() {
             Err(error) => assert!(error.is_retryable(), "{error}"),
         }
     };
-    assert_eq!(again, Outcome::released(false, false), "it was carried out");
+    assert_eq!(again, Outcome::Released(Released::Before), "it was carried out");
     assert_eq!(proxy.played(), 1);
 }
 

@@ -10,7 +10,7 @@ use crate::error::LostReason;
 use crate::machine::env::{Time, on_any_clock};
 use crate::machine::out::{Note, Unconfirmed};
 use crate::options;
-use crate::store::{Action, Extend, HandedOver, Kind, Outcome, StoreError, StoreErrorKind};
+use crate::store::{Action, Extend, HandedOver, Kind, Outcome, Released, StoreError, StoreErrorKind};
 
 /// Time that a lease still has in the store when `hold_min` is over and its row is released. With less it
 /// could expire first, and the next owner would take it for the lease of a process that died. (After a
@@ -170,7 +170,8 @@ impl<C> Held<C> {
                 self.extended(sent_at, remaining, revoked, now);
                 After::Stands
             }
-            Ok(Outcome::Released { passed_on, .. }) if release => {
+            Ok(Outcome::Released(released)) if release => {
+                let passed_on = released == Released::PassedOn;
                 if passed_on {
                     self.notes.push(Note::PassedOn(Arc::clone(&self.current)));
                 }

@@ -47,7 +47,7 @@ fn asking() -> (Process, u64) {
 }
 
 fn begun(fence_token: i64) -> Outcome {
-    granted(fence_token).with_record(true)
+    granted(fence_token).with_recorded(true)
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_run_that_never_began_does_not_cut_hold_min_short() {
     a.leaves("a", true);
     while let Some(request) = a.sends() {
         assert!(matches!(request.action, Action::Extend(_)), "{request:?}");
-        a.answered(Outcome::extended(5 * SECOND, false, false));
+        a.answered(Outcome::extended(5 * SECOND));
     }
     a.passes(5 * SECOND);
     assert!(takes_back(&a.sends().unwrap()));

@@ -69,7 +69,7 @@ fn another_ttl_is_confirmed_when_the_row_has_it_and_renewed_from_then_on() {
     a.passes(SECOND);
     assert_eq!(a.sends().map(ttl), Some(2 * TTL));
     let sent_at = a.now;
-    let outcome = Outcome::extended(2 * TTL, false, false);
+    let outcome = Outcome::extended(2 * TTL);
     assert_eq!(a.answered(outcome), ["extended confirmed"]);
     assert_eq!(ownership.deadline(), Some((sent_at + 2 * TTL).before(TTL / 10)));
     assert_eq!(a.sends(), None);
@@ -125,7 +125,7 @@ fn a_revoked_lease_is_asked_for_and_not_lengthened() {
     for left in [TTL * 2 / 3, TTL / 3] {
         a.passes(TTL / 3);
         assert!(matches!(a.sends().unwrap().action, Action::Extend(_)), "{left:?}");
-        let revoked = Outcome::extended(left, true, false);
+        let revoked = Outcome::extended(left).with_revoked(true);
         assert!(a.answered(revoked).is_empty());
         assert_eq!(a.sends(), None);
         assert_eq!((body.deadline(), body.is_revoked()), (deadline, true));
@@ -135,7 +135,7 @@ fn a_revoked_lease_is_asked_for_and_not_lengthened() {
     let body = a.ownership.clone().unwrap();
     a.passes(TTL / 3);
     a.sends().unwrap();
-    let revoked = Outcome::extended(TTL * 2 / 3, true, false);
+    let revoked = Outcome::extended(TTL * 2 / 3).with_revoked(true);
     a.answered(revoked);
     a.passes(TTL / 3);
     a.sends().expect("the key may have been freed by force since");
@@ -154,7 +154,7 @@ fn the_row_is_busy_for_hold_min_before_the_call_returns() {
         panic!()
     };
     assert!(extend.ttl > 60 * SECOND);
-    let covers = Outcome::extended(extend.ttl, false, false);
+    let covers = Outcome::extended(extend.ttl);
     assert_eq!(a.answered(covers), ["a confirmed"]);
     assert!(a.passes(59 * SECOND).is_empty());
     assert_eq!(a.sends(), None);
@@ -184,7 +184,7 @@ fn the_row_is_not_busy_for_longer_than_hold_min_needs() {
     let Action::Extend(extend) = a.sends().unwrap().action else {
         panic!()
     };
-    let shorter = Outcome::extended(extend.ttl, false, false);
+    let shorter = Outcome::extended(extend.ttl);
     assert_eq!(a.answered(shorter), ["a confirmed"]);
     assert_eq!(a.sends(), None);
     a.passes(2 * SECOND);

@@ -125,7 +125,7 @@ fn a_row_that_was_passed_on_unheard_is_granted_to_the_next_ask() {
     let (mut a, lease) = Process::queued();
     a.passes(SECOND);
     assert_eq!(a.sends().unwrap().lease_id, lease);
-    let rest = Outcome::granted(8, 2 * SECOND, None, true);
+    let rest = Outcome::granted(8, 2 * SECOND).with_wanted(true);
     assert_eq!(a.answered(rest), ["a has 8"]);
     assert!(matches!(a.sends().unwrap().action, Action::Extend(_)));
 }

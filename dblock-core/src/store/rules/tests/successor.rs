@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::store::QUEUE_AHEAD;
-use crate::store::clock::micros;
 
 #[test]
 fn a_busy_acquire_becomes_the_successor() {
@@ -22,11 +21,14 @@ fn a_busy_acquire_becomes_the_successor() {
             next_ttl: Duration::from_secs(next_ttl),
         };
         assert_eq!(outcome, queued);
-        let next_ttl = i64::try_from(next_ttl).unwrap() * SECOND;
         let (since, until) = (NOW - 7 * SECOND, NOW + 4 * SECOND);
         let expected = LockRow {
             wanted_until: until,
-            next: Some(Successor::new(next, owner, "me", next_ttl, 5, since, until)),
+            next: Some(Successor {
+                holder: "me".into(),
+                ttl: Duration::from_secs(next_ttl),
+                ..successor(next, owner, since, until)
+            }),
             ..holder.clone()
         };
         assert_eq!(row, expected);
@@ -37,20 +39,19 @@ fn a_busy_acquire_becomes_the_successor() {
 
 #[test]
 fn a_lease_that_has_waited_long_enough_replaces_the_successor() {
-    let ahead = micros(QUEUE_AHEAD);
     let (former, next) = (Uuid::now_v7(), Uuid::now_v7());
     let waited = Duration::from_secs(8);
     let since = NOW - 8 * SECOND;
     for (former_since, replaced) in [
         (since - 60 * SECOND, false),
         (since, false),
-        (since + ahead - 1, false),
-        (since + ahead, true),
+        (since + QUEUE_AHEAD - MICRO, false),
+        (since + QUEUE_AHEAD, true),
         (NOW, true),
     ] {
         let before = queued(former, former_since, NOW + SECOND);
         let (outcome, row) = after(&queue(next, waited), &before);
-        assert_eq!(is_queued(&outcome), replaced, "{former_since}");
+        assert_eq!(is_queued(&outcome), replaced, "{former_since:?}");
         let is = row.next.unwrap().lease_id;
         assert_eq!(is, if replaced { next } else { former });
     }
@@ -80,7 +81,7 @@ fn a_successor_that_asks_again_keeps_its_place() {
         assert!(is_queued(&unchanged(&request, &fresh)));
     }
     // Less than half is left.
-    let stale = place(NOW - 5 * SECOND, NOW + 2 * SECOND - 1);
+    let stale = place(NOW - 5 * SECOND, NOW + 2 * SECOND - MICRO);
     for (waited, since) in [(0, NOW - 5 * SECOND), (60, NOW - 60 * SECOND)] {
         let (outcome, row) = after(&ask(waited), &stale);
         assert!(is_queued(&outcome));
@@ -104,19 +105,19 @@ fn a_successor_that_asks_again_keeps_its_place() {
 fn a_release_passes_the_row_on_to_a_live_successor() {
     let next = Uuid::now_v7();
     for (ceiling, token) in [
-        (9, NOW),
-        (NOW - 1, NOW),
-        (NOW, NOW + 1),
-        (NOW + SECOND, NOW + SECOND + 1),
+        (9, TOKEN),
+        (TOKEN - 1, TOKEN),
+        (TOKEN, TOKEN + 1),
+        (TOKEN + 1_000_000, TOKEN + 1_000_001),
     ] {
-        let mut held = queued(next, 0, NOW + 1);
+        let mut held = queued(next, Timestamp::EPOCH, NOW + MICRO);
         held.reentrant_count = 3;
         held.revoked = true;
-        held.wanted_until = NOW - 1;
+        held.wanted_until = NOW - MICRO;
         held.fence_ceiling = ceiling;
         let successor = held.next.clone().unwrap();
         let (outcome, row) = after(&release(held.lease_id), &held);
-        assert_eq!(outcome, freed(true));
+        assert_eq!(outcome, Outcome::Released(Released::PassedOn));
         let expected = LockRow {
             owner: successor.owner,
             holder: "next".into(),
@@ -144,9 +145,9 @@ fn a_release_passes_the_row_on_to_a_live_successor() {
 
 #[test]
 fn a_release_frees_behind_a_lapsed_successor() {
-    let held = queued(Uuid::now_v7(), 0, NOW);
+    let held = queued(Uuid::now_v7(), Timestamp::EPOCH, NOW);
     let (outcome, row) = after(&release(held.lease_id), &held);
-    assert_eq!(outcome, freed(false));
+    assert_eq!(outcome, Outcome::Released(Released::Freed));
     let expected = LockRow {
         reentrant_count: 0,
         next: None,
@@ -159,29 +160,19 @@ fn a_release_frees_behind_a_lapsed_successor() {
 fn a_repeated_release_passes_nothing_on() {
     let free = LockRow {
         reentrant_count: 0,
-        ..queued(Uuid::now_v7(), 0, NOW + 1)
+        ..queued(Uuid::now_v7(), Timestamp::EPOCH, NOW + MICRO)
     };
     let again = unchanged(&release(free.lease_id), &free);
-    assert!(
-        matches!(
-            again,
-            Outcome::Released {
-                freed: false,
-                passed_on: false,
-                ..
-            }
-        ),
-        "{again:?}"
-    );
+    assert_eq!(again, Outcome::Released(Released::Before));
 }
 
 #[test]
 fn a_successor_withdraws_live_or_lapsed_from_a_row_held_or_expired() {
-    let next = Uuid::now_v7();
-    for (until, expire_at) in [(NOW + 1, NOW + 1), (NOW, NOW + 1), (NOW + 1, NOW)] {
+    let (next, soon) = (Uuid::now_v7(), NOW + MICRO);
+    for (until, expire_at) in [(soon, soon), (NOW, soon), (soon, NOW)] {
         let before = LockRow {
             expire_at,
-            ..queued(next, 0, until)
+            ..queued(next, Timestamp::EPOCH, until)
         };
         let (outcome, row) = after(&release(next), &before);
         assert_eq!(outcome, Outcome::Withdrawn);
@@ -195,7 +186,7 @@ fn an_expired_row_is_anybodys_and_names_nobody_when_it_is_taken() {
     let next = Uuid::now_v7();
     let expired = LockRow {
         expire_at: NOW,
-        ..queued(next, 0, NOW + SECOND)
+        ..queued(next, Timestamp::EPOCH, NOW + SECOND)
     };
     for taker in [next, Uuid::now_v7()] {
         let (outcome, row) = after(&queue(taker, WANTED), &expired);
@@ -215,7 +206,7 @@ fn an_expired_row_is_anybodys_and_names_nobody_when_it_is_taken() {
 #[test]
 fn the_last_token_is_given_once() {
     let (mine, next) = (Uuid::now_v7(), Uuid::now_v7());
-    let mut free = row(mine, 0, 0);
+    let mut free = row(mine, 0, Timestamp::EPOCH);
     free.fence_ceiling = i64::MAX - 1;
     let request = acquire(next, |ask| ask.spare_tokens = 10);
     let (_, mut last) = after(&request, &free);
@@ -233,17 +224,7 @@ fn the_last_token_is_given_once() {
     let (queued, row) = after(&waiter, &last);
     assert!(is_queued(&queued));
     let (outcome, row) = after(&release(next), &row);
-    assert!(
-        matches!(
-            outcome,
-            Outcome::Released {
-                freed: true,
-                passed_on: false,
-                ..
-            }
-        ),
-        "{outcome:?}"
-    );
+    assert_eq!(outcome, Outcome::Released(Released::Freed));
     assert_eq!((row.reentrant_count, &row.next), (0, &None));
 
     last.expire_at = NOW;

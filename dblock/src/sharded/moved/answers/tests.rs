@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::store::{Extend, StoreError, StoreErrorKind};
+use crate::store::{Extend, Released, StoreError, StoreErrorKind};
 
 fn error(kind: StoreErrorKind) -> StoreError {
     StoreError::new(kind, "it broke")
@@ -12,7 +12,7 @@ fn extend() -> Action {
 }
 
 fn extended(millis: u64, revoked: bool) -> Outcome {
-    Outcome::extended(Duration::from_millis(millis), revoked, false)
+    Outcome::extended(Duration::from_millis(millis)).with_revoked(revoked)
 }
 
 /// The answer of `both`, in either order.
@@ -43,7 +43,7 @@ fn an_extend_counts_when_both_rows_have_it() {
 fn what_one_row_has_carried_out_is_of_unknown_outcome() {
     let half = [
         (extend(), Ok(extended(500, false))),
-        (Action::Release, Ok(Outcome::released(true, false))),
+        (Action::Release, Ok(Outcome::Released(Released::Freed))),
         (Action::Release, Ok(Outcome::Lost)),
     ];
     for (action, done) in half {
@@ -72,9 +72,12 @@ fn what_one_row_has_carried_out_is_of_unknown_outcome() {
 #[test]
 fn a_release_is_confirmed_when_both_rows_knew_the_lease() {
     let joined = |one: Outcome, other: Outcome| joined(&Action::Release, &Ok(one), &Ok(other)).unwrap();
-    let (freed, passed_on) = (Outcome::released(true, false), Outcome::released(true, true));
+    let (freed, passed_on) = (
+        Outcome::Released(Released::Freed),
+        Outcome::Released(Released::PassedOn),
+    );
     assert_eq!(joined(freed.clone(), passed_on.clone()), passed_on);
-    assert_eq!(joined(freed.clone(), Outcome::released(false, false)), freed);
+    assert_eq!(joined(freed.clone(), Outcome::Released(Released::Before)), freed);
     assert_eq!(joined(freed.clone(), Outcome::Lost), Outcome::Lost);
     assert_eq!(joined(freed, Outcome::Withdrawn), Outcome::Withdrawn);
     assert_eq!(joined(Outcome::Lost, Outcome::Withdrawn), Outcome::Withdrawn);
@@ -83,7 +86,11 @@ fn a_release_is_confirmed_when_both_rows_knew_the_lease() {
 
 #[test]
 fn a_release_that_one_row_skips_is_of_unknown_outcome() {
-    for done in [Outcome::released(true, true), Outcome::Withdrawn, Outcome::Lost] {
+    for done in [
+        Outcome::Released(Released::PassedOn),
+        Outcome::Withdrawn,
+        Outcome::Lost,
+    ] {
         let answer = joined(&Action::Release, &Ok(done), &Ok(Outcome::Skipped));
         assert!(answer.unwrap_err().is_outcome_unknown());
     }
