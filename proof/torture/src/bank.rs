@@ -1,4 +1,4 @@
-//! A bank of accounts in the tortured database, where an update would be lost if two were under a lock.
+//! A bank of accounts in the database under test, where two owners of a lock would lose an update.
 //!
 //! A transfer reads both balances, computes, and writes the sums and two lines in the ledger in one
 //! transaction with the fence check. Nothing but the locks keeps two transfers apart.
@@ -24,7 +24,7 @@ pub(crate) const ACCOUNTS: i32 = 4;
 
 const OPENED_WITH: i64 = 1_000_000;
 
-/// Connections that a process has for its own statements.
+/// The connections of a process for its own statements.
 const CONNECTIONS: u32 = 4;
 
 /// The bank's database.
@@ -35,7 +35,7 @@ pub(crate) enum Bank {
     Sqlite(SqlitePool),
 }
 
-/// Runs the same code on whichever pool it is.
+/// Runs the same code on any of the pools.
 macro_rules! on {
     ($bank:expr, |$pool:ident| $code:expr) => {
         match $bank {
@@ -55,13 +55,13 @@ pub(crate) struct Transfer {
     pub(crate) amount: i64,
 }
 
-/// A statement of ours. It holds numbers only, so it is the same for all three databases.
+/// A statement with numbers only, which is the same for all three databases.
 fn sql(text: String) -> AssertSqlSafe<String> {
     AssertSqlSafe(text)
 }
 
 impl Bank {
-    /// A bank at a URL. Connects when it has to, and waits for that as long as its `timeout` lasts.
+    /// A bank at a URL. Connects when it needs to, and waits for `timeout` at most.
     pub(crate) fn at(url: &str, timeout: Duration) -> anyhow::Result<Self> {
         let scheme = url.split_once(':').map_or("", |(scheme, _)| scheme);
         Ok(match scheme {
@@ -126,8 +126,8 @@ impl Bank {
         Ok(())
     }
 
-    /// Makes a transfer under these locks, which it checks in the same transaction. One that fails may have
-    /// been committed all the same.
+    /// Makes a transfer under these locks, which it checks in the same transaction. A transfer that fails may
+    /// have been committed.
     pub(crate) async fn transfer(&self, transfer: Transfer, locks: &[&CurrentLock]) -> anyhow::Result<()> {
         let Transfer { id, from, to, amount } = transfer;
         on!(self, |pool| {
@@ -160,8 +160,7 @@ impl Bank {
         })
     }
 
-    /// Makes a transfer whose lock ends with its transaction: one of the caller's (`own`), or one of the
-    /// library's.
+    /// Makes a transfer whose lock ends with its transaction: the caller's (`own`), or the library's.
     pub(crate) async fn pay(
         &self,
         locks: &LockManager,
@@ -171,7 +170,7 @@ impl Bank {
         on!(self, |pool| payment.make(locks, pool, own).await)
     }
 
-    /// The body of a run that is to do its work once.
+    /// The body of a run.
     pub(crate) async fn work_once(
         &self,
         work: &Work,
@@ -181,7 +180,7 @@ impl Bank {
         on!(self, |pool| work.attempt(pool, run, steps).await)
     }
 
-    /// The run and the attempt of every work that was done.
+    /// The run and the attempt of every row of work.
     pub(crate) async fn done_once(&self) -> anyhow::Result<Vec<(i64, i32)>> {
         on!(self, |pool| sqlx::query_as(
             "SELECT run, attempt FROM torture_once"
@@ -238,8 +237,8 @@ impl Bank {
     }
 }
 
-/// A connection of a pool. Unless all went well it is closed rather than given back: whoever was dropped in
-/// the middle of a statement, or timed out, leaves it in an unknown state.
+/// A connection of a pool. Closed unless all went well: a future that was dropped in the middle of a statement
+/// leaves it in an unknown state.
 struct Borrowed<D: sqlx::Database> {
     connection: Option<sqlx::pool::PoolConnection<D>>,
     is_clean: bool,

@@ -1,9 +1,9 @@
 //! Judges a run from its history alone.
 //!
 //! - [`calls`] puts the lines of the processes together; [`facts`] those of the runner.
-//! - [`exclusion`] finds two owners inside of a key, and [`cause`] says whether an exception of the guarantee
-//!   explains it. The calls' own roots say who an owner is; [`identity`] judges what the library says of it.
-//! - [`fence`], [`holds`], [`waits`], [`fairness`], [`once`] and [`end`] look for everything else.
+//! - [`exclusion`] finds two owners inside a key, and [`cause`] says whether an exception of the guarantee
+//!   explains it. The calls themselves show the owners; [`identity`] judges what the library says of them.
+//! - [`fence`], [`holds`], [`waits`], [`fairness`], [`once`] and [`end`] judge everything else.
 
 mod calls;
 mod cause;
@@ -23,7 +23,7 @@ mod waits;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::history::{End, Event, History, Way};
+use crate::history::{End, Event, Form, History};
 
 pub(crate) use calls::Calls;
 pub(crate) use cause::Cause;
@@ -40,45 +40,45 @@ pub(crate) use once::Runs;
 pub(crate) struct Verdict {
     /// The violations. None in a good run.
     pub(crate) findings: Vec<Finding>,
-    /// Pairs of owners that were inside of a key at once, by what explains it.
+    /// Pairs of owners that were inside a key at once, by the cause.
     pub(crate) overlaps: BTreeMap<Cause, usize>,
     pub(crate) fence: fence::Writes,
     pub(crate) once: once::Runs,
     pub(crate) counts: Counts,
-    /// For how long nobody was granted a lock around each fault of the servers.
+    /// The longest time without a grant around each fault of the servers.
     pub(crate) outages: BTreeMap<&'static str, Vec<Duration>>,
 }
 
 /// Figures of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Faults that came to pass, by name, and those that could not.
+    /// Faults by name: how many were injected, and how many could not be.
     pub(crate) faults: BTreeMap<&'static str, (usize, usize)>,
     pub(crate) sections: usize,
-    /// Sections whose process was killed inside of them.
+    /// Sections whose process was killed inside them.
     pub(crate) cut: usize,
-    pub(crate) by_way: BTreeMap<String, usize>,
+    pub(crate) by_form: BTreeMap<String, usize>,
     pub(crate) by_how: BTreeMap<String, usize>,
     pub(crate) by_end: BTreeMap<End, usize>,
     pub(crate) reentries: usize,
-    /// Sections of tasks that were spawned inside of another without `inherit`.
+    /// Sections of tasks that were spawned inside another section without `inherit`.
     pub(crate) spawned: usize,
-    /// Sections with `hold_min`, and with `max_hold`.
-    pub(crate) kept: (usize, usize),
+    pub(crate) with_hold_min: usize,
+    pub(crate) with_max_hold: usize,
     /// Sections by the settings of their process.
     pub(crate) by_settings: BTreeMap<&'static str, usize>,
-    /// Owners that got their lock inside the process, without the database in between.
+    /// Owners that got their lock by a local hand-over.
     pub(crate) handed_over: usize,
     pub(crate) transfers: usize,
     pub(crate) longest_wait: Duration,
     pub(crate) longest_release: Duration,
-    /// By how much a call outlasted its wait at most.
+    /// The longest time by which a call outlasted its wait.
     pub(crate) latest: Duration,
     pub(crate) processes: usize,
 }
 
 impl Counts {
-    /// All that came to pass.
+    /// The number of faults that were injected.
     pub(crate) fn injected(&self) -> usize {
         self.faults.values().map(|(injected, _)| injected).sum()
     }
@@ -125,18 +125,18 @@ fn count(history: &History, calls: &Calls, facts: &Facts) -> Counts {
             *counts.by_end.entry(answer.end).or_default() += 1;
         }
         counts.transfers += usize::from(call.transferred.is_some());
-        if call.stay.is_none() {
+        if call.section.is_none() {
             continue;
         }
         counts.sections += 1;
-        counts.reentries += usize::from(!call.is_root() && call.way != Way::Inherit);
+        counts.reentries += usize::from(!call.is_acquirer() && call.form != Form::Inherit);
         counts.spawned += usize::from(call.spawned);
-        counts.kept.0 += usize::from(call.is_root() && call.parameters.hold_min.is_some());
-        counts.kept.1 += usize::from(call.is_root() && call.parameters.max_hold.is_some());
-        if let Some(settings) = facts.settings.get(&call.life) {
+        counts.with_hold_min += usize::from(call.is_acquirer() && call.parameters.hold_min.is_some());
+        counts.with_max_hold += usize::from(call.is_acquirer() && call.parameters.max_hold.is_some());
+        if let Some(settings) = facts.settings.get(&call.process) {
             *counts.by_settings.entry(settings.name()).or_default() += 1;
         }
-        *counts.by_way.entry(format!("{:?}", call.way)).or_default() += 1;
+        *counts.by_form.entry(format!("{:?}", call.form)).or_default() += 1;
         match call.left_how() {
             Some(how) => *counts.by_how.entry(format!("{how:?}")).or_default() += 1,
             None => counts.cut += 1,
@@ -145,11 +145,11 @@ fn count(history: &History, calls: &Calls, facts: &Facts) -> Counts {
     counts
 }
 
-/// A token that follows directly on the one before is from the block of the same lease; the clock, from which
-/// the first token of a lease comes, counts microseconds.
-fn handed_over(sections: &[(&calls::Call, &calls::Stay)]) -> usize {
-    let follows = |pair: &&[(&calls::Call, &calls::Stay)]| {
-        pair[0].0.life == pair[1].0.life && pair[0].1.token + 1 == pair[1].1.token
+/// A token that is one larger than the one before is of the same lease: the first token of a lease is the clock
+/// in microseconds.
+fn handed_over(sections: &[(&calls::Call, &calls::Section)]) -> usize {
+    let follows = |pair: &&[(&calls::Call, &calls::Section)]| {
+        pair[0].0.process == pair[1].0.process && pair[0].1.token + 1 == pair[1].1.token
     };
     sections.windows(2).filter(follows).count()
 }

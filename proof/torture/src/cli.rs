@@ -10,7 +10,7 @@ use crate::{check, failover, history, report, run, worker};
 #[derive(Debug, Parser)]
 #[command(
     name = "dblock-torture",
-    about = "Fights for locks while processes, connections and servers fail"
+    about = "Competes for locks while processes, connections and servers fail"
 )]
 struct Cli {
     #[command(subcommand)]

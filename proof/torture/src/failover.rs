@@ -1,8 +1,8 @@
 //! Fail-overs under load: managers that know all servers of a cluster, callers that hold and wait, and
 //! servers that are killed, replaced and put back.
 //!
-//! With synchronous replication no grant may be lost: no owner finds its lease gone, nobody enters beside
-//! another, and tokens grow. Nobody may hang past the end of his wait.
+//! With synchronous replication no grant may be lost: no owner finds its lease gone, no two enter one key, and
+//! tokens grow. No call may hang past the end of its wait.
 
 mod callers;
 mod cluster;
@@ -21,7 +21,7 @@ use self::cluster::{Cluster, Fault};
 /// Far longer than a fail-over takes.
 const LONG: Duration = Duration::from_mins(2);
 
-/// The callers' managers, each as a process of its own would have it.
+/// The number of managers, each like one of a process of its own.
 const MANAGERS: usize = 4;
 
 /// The settings of a run.
@@ -38,8 +38,8 @@ pub(crate) struct Arguments {
     seed: u64,
 }
 
-/// The times of one kind of fault until a caller that asked when it began had the lock: since the beginning,
-/// and since a server took writes again.
+/// For one kind of fault, the times until a caller that asked at its beginning had the lock: from the beginning,
+/// and from when a server took writes again.
 #[derive(Debug, Default)]
 struct Times {
     since_the_fault: Vec<Duration>,
@@ -64,7 +64,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let mut times: Vec<Times> = faults.iter().map(|_| Times::default()).collect();
     for round in 0..arguments.rounds as usize {
         let fault = round % faults.len();
-        // Time for all to be at work, and for the leases to be of different ages.
+        // Time for the callers to be at work, with leases of different ages.
         sleep(Duration::from_millis(rng.u64(2_000..4_000))).await;
         let (since_the_fault, since_the_repair) =
             one_round(&mut cluster, faults[fault], &probe, round, &mut rng).await?;
@@ -97,7 +97,7 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// One fault, and a caller that asks for a lock of its own when it begins.
+/// One fault, and a caller that asks for a key of its own when the fault begins.
 async fn one_round(
     cluster: &mut Cluster,
     fault: Fault,

@@ -1,4 +1,4 @@
-//! The faults, as data.
+//! The faults.
 
 use serde::{Deserialize, Serialize};
 
@@ -8,30 +8,29 @@ use crate::once::Step;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "fault", rename_all = "snake_case")]
 pub(crate) enum Fault {
-    /// SIGKILL for a process; another takes its seat.
-    Kill { seat: usize },
-    /// The same at a step of a run.
-    KillInRun { seat: usize, step: Step },
+    /// SIGKILL for a process; another one starts in its slot.
+    Kill { slot: usize },
+    /// The same at a step of a run of `run_once`.
+    KillInRun { slot: usize, step: Step },
     /// SIGSTOP, and SIGCONT after so long.
-    Pause { seat: usize, ms: u32 },
-    /// The connections of a process are closed, and new ones for so long.
-    Cut { seat: usize, ms: u32 },
-    /// Those of all processes.
+    Pause { slot: usize, ms: u32 },
+    /// The connections of a process are closed, and new ones are refused for so long.
+    Cut { slot: usize, ms: u32 },
+    /// The same for all processes.
     CutAll { ms: u32 },
     /// The server carries out the next lock statement of a process; its reply is thrown away.
-    LoseReply { seat: usize },
+    LoseReply { slot: usize },
     /// The next lock statement of a process never arrives.
-    LoseRequest { seat: usize },
-    /// The connection breaks under the next lock statement of a process, and the server gets the statement
-    /// so much later.
-    DeliverLate { seat: usize, ms: u32 },
-    /// Nothing gets through in either direction, and no connection breaks.
-    BlackHole { seat: usize, ms: u32 },
+    LoseRequest { slot: usize },
+    /// The connection breaks under the next lock statement of a process; the statement arrives so much later.
+    DeliverLate { slot: usize, ms: u32 },
+    /// Nothing passes in either direction, and no connection breaks.
+    BlackHole { slot: usize, ms: u32 },
     /// Statements arrive, and no reply comes back.
-    Deaf { seat: usize, ms: u32 },
-    /// Each reply comes so much later.
-    Slow { seat: usize, delay: u32, ms: u32 },
-    /// No commit of any process ends for so long; their rows stay locked meanwhile.
+    Deaf { slot: usize, ms: u32 },
+    /// Each reply comes `delay` later.
+    Slow { slot: usize, delay: u32, ms: u32 },
+    /// No commit ends for so long; its rows are locked meanwhile.
     SlowCommits { ms: u32 },
     /// An administrator ends all sessions of the server, or one.
     Terminate { all: bool },
@@ -40,7 +39,7 @@ pub(crate) enum Fault {
     /// The server is told to stop at once (PostgreSQL: immediate mode; MariaDB: SIGTERM), and restarted.
     StopServer,
     /// The application's pool of a process has no free connection for so long.
-    ExhaustPool { seat: usize, ms: u32 },
+    ExhaustPool { slot: usize, ms: u32 },
     /// The server takes no more connections for so long.
     ExhaustServer { ms: u32 },
     /// An operator frees a key by force.
@@ -48,8 +47,8 @@ pub(crate) enum Fault {
     /// An operator revokes a lease.
     Revoke { key: usize },
     /// The wall clock of a process jumps to so many seconds from the true time.
-    ClockJump { seat: usize, to_s: i32 },
-    /// The primary is killed, or stopped, for so long that another one takes its place, and comes back.
+    ClockJump { slot: usize, to_s: i32 },
+    /// The primary is killed, or stopped, and comes back after so long; Sentinels may choose another one.
     FailOver { stop: bool, ms: u32 },
     /// The leader of an ensemble is killed, and comes back after so long.
     KillLeader { ms: u32 },
@@ -57,31 +56,31 @@ pub(crate) enum Fault {
     StopLeader { ms: u32 },
     /// Most servers of an ensemble are killed, and come back after so long.
     LoseQuorum { ms: u32 },
-    /// A transaction of somebody else keeps the SQLite file.
+    /// Another transaction locks the SQLite file.
     LockFile { ms: u32 },
 }
 
 impl Fault {
-    /// The seat of the process that it is for, if it is for one.
-    pub(crate) fn seat(&self) -> Option<usize> {
+    /// The slot, if the fault is of one process.
+    pub(crate) fn slot(&self) -> Option<usize> {
         match *self {
-            Self::Kill { seat }
-            | Self::KillInRun { seat, .. }
-            | Self::Pause { seat, .. }
-            | Self::Cut { seat, .. }
-            | Self::LoseReply { seat }
-            | Self::LoseRequest { seat }
-            | Self::DeliverLate { seat, .. }
-            | Self::BlackHole { seat, .. }
-            | Self::Deaf { seat, .. }
-            | Self::Slow { seat, .. }
-            | Self::ExhaustPool { seat, .. }
-            | Self::ClockJump { seat, .. } => Some(seat),
+            Self::Kill { slot }
+            | Self::KillInRun { slot, .. }
+            | Self::Pause { slot, .. }
+            | Self::Cut { slot, .. }
+            | Self::LoseReply { slot }
+            | Self::LoseRequest { slot }
+            | Self::DeliverLate { slot, .. }
+            | Self::BlackHole { slot, .. }
+            | Self::Deaf { slot, .. }
+            | Self::Slow { slot, .. }
+            | Self::ExhaustPool { slot, .. }
+            | Self::ClockJump { slot, .. } => Some(slot),
             _ => None,
         }
     }
 
-    /// Of several servers that which decides goes away, and others may choose another.
+    /// The primary or the leader goes away, and another one may be chosen.
     pub(crate) fn takes_the_leader(&self) -> bool {
         matches!(
             self,
@@ -97,7 +96,7 @@ impl Fault {
         matches!(self, Self::ForceRelease { .. } | Self::Revoke { .. })
     }
 
-    /// It takes the store away from everybody, until a server serves again.
+    /// The store serves nobody until a server is back.
     pub(crate) fn is_an_outage(&self) -> bool {
         self.takes_the_leader() || matches!(self, Self::KillServer | Self::StopServer)
     }

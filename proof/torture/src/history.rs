@@ -1,15 +1,13 @@
-//! The history: one file of JSON lines for each process, one for the runner, one for the fenced
-//! resource. Times are nanoseconds on the monotonic clock that all processes of the host share and nobody can
-//! set.
+//! The history: one file of JSON lines for each process, one for the runner, one for the fenced resource.
+//! Times are nanoseconds on the host's monotonic clock, which all processes share and nobody can set.
 //!
-//! A line is handed to the system before the step that it tells of, so a process that is killed has written
-//! all that it did. No process writes an answer to what another one wrote.
+//! A process writes a line before it takes the step, so that a killed process has written all that it did.
 
 mod event;
 mod journal;
 mod read;
 
-pub(crate) use event::{AccountEnd, End, Event, How, Line, Row, Way};
+pub(crate) use event::{AccountEnd, End, Event, Form, How, Line, Row};
 pub(crate) use journal::Journal;
 pub(crate) use read::History;
 

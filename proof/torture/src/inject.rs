@@ -1,5 +1,5 @@
-//! Carrying out faults. Each answers whether it came to pass: a process that is being killed cannot be
-//! stopped, and a server that is down loses no replies.
+//! Carries out faults. Not every fault can be injected: a process that is being killed cannot be stopped, and a
+//! server that is down loses no replies.
 
 mod ensemble;
 mod fail_over;
@@ -12,23 +12,23 @@ use std::time::Duration;
 
 use dblock::LockManager;
 
-use crate::crew::Crew;
 use crate::fault::Fault;
 use crate::history::{Event, Journal};
+use crate::processes::Processes;
 use crate::target::Target;
 
 /// The targets of faults.
 #[derive(Debug)]
 pub(crate) struct Injector<'a> {
-    pub(crate) crew: &'a Crew<'a>,
+    pub(crate) processes: &'a Processes<'a>,
     pub(crate) target: &'a Target,
-    /// The operator's, past the proxies.
+    /// The operator's manager, past the proxies.
     pub(crate) locks: &'a LockManager,
     pub(crate) journal: &'a Journal,
 }
 
 impl Injector<'_> {
-    /// Carries out one fault, to its end.
+    /// Carries out one fault, to its end. Returns whether it was injected.
     ///
     /// # Errors
     /// Only when the run itself is broken.
@@ -44,29 +44,29 @@ impl Injector<'_> {
 
     async fn carry_out(&self, fault: &Fault) -> anyhow::Result<bool> {
         match *fault {
-            Fault::Kill { seat } => {
-                let Some(mut member) = self.crew.idle(seat) else {
+            Fault::Kill { slot } => {
+                let Some(mut process) = self.processes.idle(slot) else {
                     return Ok(false);
                 };
-                self.crew.replace(&mut member).await?;
+                self.processes.replace(&mut process).await?;
             }
-            Fault::KillInRun { seat, step } => {
-                let mut member = self.crew.wait_for(seat).await;
-                return self.crew.replace_at(&mut member, step).await;
+            Fault::KillInRun { slot, step } => {
+                let mut process = self.processes.wait_for(slot).await;
+                return self.processes.replace_at(&mut process, step).await;
             }
-            Fault::Pause { seat, ms } => {
-                let Some(mut member) = self.crew.idle(seat) else {
+            Fault::Pause { slot, ms } => {
+                let Some(mut process) = self.processes.idle(slot) else {
                     return Ok(false);
                 };
-                self.crew.pause(&mut member, millis(ms)).await?;
+                self.processes.pause(&mut process, millis(ms)).await?;
             }
-            Fault::ExhaustPool { seat, ms } => {
-                let Some(mut member) = self.crew.idle(seat) else {
+            Fault::ExhaustPool { slot, ms } => {
+                let Some(mut process) = self.processes.idle(slot) else {
                     return Ok(false);
                 };
-                return Ok(member.order(&format!("exhaust {ms}\n")).await.is_ok());
+                return Ok(process.send(&format!("exhaust {ms}\n")).await.is_ok());
             }
-            Fault::ClockJump { seat, to_s } => self.crew.set_clock(seat, to_s)?,
+            Fault::ClockJump { slot, to_s } => self.processes.set_clock(slot, to_s)?,
             Fault::ForceRelease { key } => return Ok(self.force_release(key).await),
             Fault::Revoke { key } => return Ok(self.revoke(key).await),
             Fault::KillLeader { .. } | Fault::StopLeader { .. } | Fault::LoseQuorum { .. } => {

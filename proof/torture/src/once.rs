@@ -1,5 +1,5 @@
-//! Work that is to be done once: a row in a table, written under `run_once`, by whoever comes first and by
-//! others after it if that one fails or dies. Nothing in the table keeps it from being written twice.
+//! Work that is to be done once: a row in a table, written under `run_once`. If the first caller fails or dies,
+//! another one writes it. The table itself allows duplicates.
 
 use std::fmt;
 use std::panic::panic_any;
@@ -18,20 +18,20 @@ use crate::worker::Planned;
 /// The keys of runs begin with this.
 pub(crate) const PREFIX: &str = "once";
 
-/// The run of a key, with its namespace.
+/// The run of a full key.
 pub(crate) fn run_of(key: &Key) -> anyhow::Result<u64> {
     let number = key.as_str().rsplit(PREFIX).next();
     let number = number.and_then(|number| number.parse().ok());
     number.with_context(|| format!("{key} is not the key of a run"))
 }
 
-/// How often work that may be done again begins at most.
+/// How many attempts `on_crash = "retry"` allows.
 pub(crate) const MOST_ATTEMPTS: u32 = 6;
 
-/// How long a body that is to return at a moment keeps its thread before it.
+/// How long before its moment a body that returns at one begins to block its thread.
 const AT_ONCE: Duration = Duration::from_millis(30);
 
-/// Longer than any torture.
+/// Longer than any run of the torture.
 const REMEMBERED: Duration = Duration::from_hours(24 * 30);
 
 /// The order of the work and its record.
@@ -40,14 +40,14 @@ const REMEMBERED: Duration = Duration::from_hours(24 * 30);
 pub(crate) enum Kind {
     /// The record is written with the work.
     CompleteIn,
-    /// It is written after the work, and who crashed is followed by the next one.
+    /// The record is written after the work. After a crash the next caller begins anew.
     Retry,
-    /// It is written after the work, and after a crash nobody begins.
+    /// The record is written after the work. After a crash nobody begins anew.
     Stop,
 }
 
 impl Kind {
-    /// The kind of a run, which is the same for everybody.
+    /// The kind of a run, the same for all processes.
     pub(crate) fn of(run: u64) -> Self {
         match run % 3 {
             0 => Self::CompleteIn,
@@ -57,10 +57,10 @@ impl Kind {
     }
 }
 
-/// A process prints this line when it stays where it is to be killed.
+/// The line that a process prints when it waits to be killed.
 pub(crate) const STALLED: &str = "stalled";
 
-/// The receiver of each step.
+/// What an attempt does at each step.
 #[derive(Debug)]
 pub(crate) struct Steps<'a> {
     pub(crate) journal: &'a Journal,
@@ -68,7 +68,7 @@ pub(crate) struct Steps<'a> {
     pub(crate) last: &'a Mutex<Option<Step>>,
 }
 
-/// The point that an attempt has reached.
+/// A point in an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Step {
@@ -100,7 +100,7 @@ impl Step {
 #[derive(Debug)]
 pub(crate) enum Failure {
     Lock(LockError),
-    /// Nothing was done, or the record says what was.
+    /// Nothing was done, or the record tells what was.
     NotDone,
 }
 
@@ -125,21 +125,21 @@ impl fmt::Display for Failure {
     }
 }
 
-/// The lock of the same key that is around a call of a run.
+/// A lock of the same key around a call of a run.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Around {
     pub(crate) renew: bool,
     pub(crate) max_hold: Option<Duration>,
-    /// When its lease ends for its process, if the body is to return then: counted from when it was entered.
+    /// If the body is to return when the lease ends for its process: how long after the entry that is.
     pub(crate) ends: Option<Duration>,
 }
 
 /// A task that shares the lock of a run, and may outlast it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Child {
-    /// When it is spawned, counted from when the outermost lock was entered.
+    /// How long after the entry into the outermost lock the child is spawned.
     pub(crate) after: Duration,
-    /// For so long it keeps its thread.
+    /// How long the child blocks its thread.
     pub(crate) blocks: Option<Duration>,
     pub(crate) length: Duration,
 }
@@ -150,23 +150,23 @@ pub(crate) struct Work {
     /// Its number in its process.
     pub(crate) call: u64,
     pub(crate) run: u64,
-    /// It has a scheduled time, so that it looks twice before it begins.
+    /// The call has a scheduled time.
     pub(crate) ticks: bool,
     pub(crate) backoff: Duration,
     pub(crate) around: Option<Around>,
     pub(crate) child: Option<Child>,
-    /// The body returns then, without having reached an await since shortly before.
+    /// The body returns at this moment, and blocks its thread shortly before.
     pub(crate) returns: Option<tokio::time::Instant>,
     pub(crate) ttl: Duration,
     pub(crate) wait: Duration,
     /// The body fails before it has done anything.
     pub(crate) fails: bool,
-    /// How long it stays at each step.
-    pub(crate) stays: [Duration; 4],
+    /// How long the body waits at each step.
+    pub(crate) delays: [Duration; 4],
 }
 
 impl Work {
-    /// A call that does what it is to do. Its number is that of the run.
+    /// A call without any trouble. Its number is that of the run.
     pub(crate) fn plain(run: u64) -> Self {
         Self {
             call: run,
@@ -179,7 +179,7 @@ impl Work {
             ttl: Duration::from_secs(5),
             wait: Duration::from_secs(10),
             fails: false,
-            stays: [Duration::ZERO; 4],
+            delays: [Duration::ZERO; 4],
         }
     }
 
@@ -207,7 +207,7 @@ impl Work {
         }
     }
 
-    /// Writes down that an attempt has come so far, and stays there.
+    /// Writes that an attempt has reached a step, and waits there as long as planned.
     async fn reach(&self, step: Step, run: &Run, steps: &Steps<'_>) {
         steps.journal.write(Event::OnceStep {
             call: self.call,
@@ -220,9 +220,9 @@ impl Work {
             println!("{STALLED}");
             std::future::pending::<()>().await;
         }
-        let stay = self.stays[step as usize];
-        if !stay.is_zero() {
-            tokio::time::sleep(stay).await;
+        let delay = self.delays[step as usize];
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
         }
     }
 
@@ -251,15 +251,14 @@ impl Work {
         self.reach(Step::AfterTheWork, run, steps).await;
         if kind == Kind::CompleteIn {
             match run.complete_in(&mut tx, &attempt).await {
-                // It would free the key beside the child.
+                // Refused, because it would free the key beside the child.
                 Err(LockError::Invalid { .. }) if self.child.is_some() => return Err(Failure::NotDone),
                 completed => completed?,
             }
         }
         self.reach(Step::BeforeTheCommit, run, steps).await;
         match tx.commit().await {
-            // It may have been committed. An error would say that it was not, and with `complete_in` the
-            // record says it.
+            // The work may have been committed. An error of the body would deny that; a panic leaves it open.
             Err(_) if kind == Kind::Stop => panic_any(Planned),
             committed => committed?,
         }
@@ -276,15 +275,15 @@ impl Work {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// With the result of this attempt, which the call has made itself or not.
+    /// The result of this attempt, made by this call or by another.
     Succeeded(u32),
-    /// The body has failed.
+    /// The body failed.
     Failed,
-    /// Nobody may begin: a crash is in doubt, or the attempts are used up.
+    /// Nobody may begin: a run is in doubt, or its attempts are used up.
     Refused,
-    /// The pause after a failure is not over.
+    /// The backoff after a failure is not over.
     NotYet,
-    /// Busy, lost, or the store could not be asked; the outcome may be unknown.
+    /// Busy, lost, or a store error; the outcome may be unknown.
     Unknown,
     /// Dropped, or its body panicked.
     Cut,
@@ -298,7 +297,7 @@ pub(crate) struct End {
     pub(crate) run: u64,
     /// The content of its record; `None` where there is none.
     pub(crate) record: Option<Record>,
-    /// The attempt of every row that the work has left.
+    /// The attempt of every row of work.
     pub(crate) done_by: Vec<u32>,
 }
 

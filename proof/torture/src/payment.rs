@@ -27,19 +27,19 @@ impl From<sqlx::Error> for Failure {
     }
 }
 
-/// A transfer, the key of one of its accounts with how long its lease is, and the lock of the other, which is
-/// checked.
+/// A transfer under the lock of one account, which it takes, and of the other, which it checks.
 pub(crate) struct Payment<'a> {
     pub(crate) transfer: Transfer,
     pub(crate) key: &'a str,
     pub(crate) ttl: Duration,
     pub(crate) wait: Duration,
+    /// The lock of the other account.
     pub(crate) outer: &'a CurrentLock,
 }
 
 impl Payment<'_> {
-    /// Makes the transfer in a transaction of the library's, or in one of the caller's. One that fails may
-    /// have been committed all the same.
+    /// Makes the transfer in a transaction of the caller's (`own`) or of the library's. A transfer that fails
+    /// may have been committed.
     pub(crate) async fn make<DB>(
         &self,
         locks: &LockManager,
@@ -66,7 +66,6 @@ impl Payment<'_> {
         call.await
     }
 
-    /// Asks for the lock while the transaction is open.
     #[distributed_lock(key = self.key, ttl = self.ttl, wait = self.wait, manager = locks, tx = tx)]
     async fn with_lock<DB>(
         &self,
@@ -83,7 +82,6 @@ impl Payment<'_> {
         self.pay(tx).await
     }
 
-    /// Reads both balances, and writes what they become.
     async fn pay<DB>(&self, tx: &mut Transaction<'static, DB>) -> Result<(), Failure>
     where
         DB: Database,

@@ -1,5 +1,4 @@
-//! The report for people: progress while a run goes on, figures at its end, and a picture of what went
-//! wrong.
+//! The report: progress during a run, figures at its end, and pictures of the findings.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -12,16 +11,16 @@ use std::time::{Duration, Instant};
 use crate::check::{Cause, Runs, Verdict};
 use crate::failover::range;
 use crate::history::History;
-use crate::seat::Life;
+use crate::process_id::ProcessId;
 use crate::timeline;
 
 /// How often a line of progress is printed.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// Findings that are printed and drawn; a broken lock makes thousands.
+/// How many findings are printed and drawn; a broken lock makes thousands.
 const SHOWN: usize = 20;
 
-/// How a section's entry looks in a history.
+/// A section's entry in a history.
 const ENTRY: &[u8] = b"\"e\":\"enter\"";
 
 /// Counts while a run goes on.
@@ -33,7 +32,7 @@ pub(crate) struct Progress {
     injected: Cell<usize>,
     not_injected: Cell<usize>,
     entries: Cell<usize>,
-    /// How far each history was read.
+    /// How many bytes of each history were read.
     read: RefCell<HashMap<PathBuf, u64>>,
 }
 
@@ -59,7 +58,7 @@ impl Progress {
         count.set(count.get() + 1);
     }
 
-    /// Prints a line again and again until it is dropped.
+    /// Prints a line of progress every two seconds until dropped.
     pub(crate) async fn print(&self) {
         let on_terminal = std::io::stderr().is_terminal();
         loop {
@@ -80,12 +79,12 @@ impl Progress {
         }
     }
 
-    /// Reads what was added to the histories. An entry on the border of two reads is not counted; the
+    /// Counts the entries that were added to the histories. An entry that two reads share is not counted; the
     /// figures at the end are exact.
     fn count_entries(&self) {
         let files = std::fs::read_dir(&self.folder).into_iter().flatten().flatten();
         for file in files {
-            if file.file_name().to_str().and_then(Life::of_file).is_none() {
+            if file.file_name().to_str().and_then(ProcessId::of_file).is_none() {
                 continue;
             }
             let mut read = self.read.borrow_mut();
@@ -121,13 +120,13 @@ pub(crate) fn print(verdict: &Verdict) {
         "sections entered: {} by {} processes",
         counts.sections, counts.processes
     );
-    for (way, count) in &counts.by_way {
-        println!("  {count:>6}  {way}");
+    for (form, count) in &counts.by_form {
+        println!("  {count:>6}  {form}");
     }
     println!(
         "  of them {} re-entries; {} handed over inside a process; {} by tasks that did not inherit; {} with hold_min, \
          {} with max_hold",
-        counts.reentries, counts.handed_over, counts.spawned, counts.kept.0, counts.kept.1
+        counts.reentries, counts.handed_over, counts.spawned, counts.with_hold_min, counts.with_max_hold
     );
     for (settings, count) in &counts.by_settings {
         println!("  {count:>6}  by a process: {settings}");
@@ -141,14 +140,7 @@ pub(crate) fn print(verdict: &Verdict) {
         println!("  {count:>6}  {end:?}");
     }
     println!("overlaps of owners, by cause:");
-    for cause in [
-        Cause::Paused,
-        Cause::Forced,
-        Cause::FailOver,
-        Cause::Blocked,
-        Cause::Starved,
-        Cause::Unexplained,
-    ] {
+    for cause in Cause::EXCEPTIONS.into_iter().chain([Cause::Unexplained]) {
         let count = verdict.overlaps.get(&cause).unwrap_or(&0);
         println!("  {count:>6}  {}", cause.name());
     }
@@ -198,7 +190,6 @@ pub(crate) fn print(verdict: &Verdict) {
     );
 }
 
-/// The work that was to be done once.
 fn print_runs(once: &Runs) {
     println!("runs of run_once: {} in {} attempts", once.called, once.attempts);
     for (answer, count) in &once.answers {
@@ -206,7 +197,7 @@ fn print_runs(once: &Runs) {
     }
 }
 
-/// A timeline of each finding that has a place.
+/// Draws a timeline of each finding that is about a moment.
 pub(crate) fn pictures(history: &History, verdict: &Verdict, folder: &Path) -> anyhow::Result<()> {
     for (number, finding) in verdict.findings.iter().take(SHOWN).enumerate() {
         if let Some(picture) = timeline::draw(history, finding) {
@@ -232,15 +223,9 @@ pub(crate) fn row(verdict: &Verdict, store: &str, minutes: f64, seed: u64) -> St
         counts.sections.to_string(),
         counts.transfers.to_string(),
         format!("{} / {}", verdict.fence.accepted, verdict.fence.all_refused()),
-        [
-            Cause::Paused,
-            Cause::Forced,
-            Cause::FailOver,
-            Cause::Blocked,
-            Cause::Starved,
-        ]
-        .map(|cause| overlaps(cause).to_string())
-        .join(" / "),
+        Cause::EXCEPTIONS
+            .map(|cause| overlaps(cause).to_string())
+            .join(" / "),
         format!("{} / {} ms", ms(counts.longest_wait), ms(counts.longest_release)),
         verdict.findings.len().to_string(),
     ];

@@ -1,5 +1,5 @@
-//! A resource that checks fence tokens: it refuses a write whose token is smaller than one that it has seen.
-//! The runner serves it on the loopback, past the proxies, and writes down every write that arrives.
+//! A resource that checks fence tokens: it refuses a write with a smaller token than an earlier one.
+//! The runner serves it on the loopback, past the proxies, and records every write that arrives.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -13,12 +13,12 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::history::{Event, Journal};
-use crate::seat::Life;
+use crate::process_id::ProcessId;
 
 /// A write on its way.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Write {
-    pub(crate) from: Life,
+    pub(crate) from: ProcessId,
     pub(crate) call: u64,
     pub(crate) key: String,
     pub(crate) token: i64,
@@ -64,7 +64,7 @@ impl Resource {
         }
     }
 
-    /// One client, until it goes. A line that is not whole is from a process that was killed.
+    /// Serves one client until it goes. Half a line is from a process that was killed.
     async fn client(&self, mut stream: TcpStream) {
         let (reader, mut writer) = stream.split();
         let mut lines = BufReader::new(reader).lines();
@@ -101,7 +101,7 @@ impl Resource {
     }
 }
 
-/// A client's side: connections that are free.
+/// The client's side, with its free connections.
 #[derive(Debug)]
 pub(crate) struct ResourceClient {
     address: SocketAddr,
@@ -116,7 +116,7 @@ impl ResourceClient {
         }
     }
 
-    /// Whether the write was accepted. A future that is dropped takes its connection along.
+    /// Whether the write was accepted. A dropped future closes its connection.
     pub(crate) async fn write(&self, write: &Write) -> anyhow::Result<bool> {
         let free = self.free.lock().expect("nobody panics with it").pop();
         let mut stream = match free {

@@ -13,32 +13,31 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::bank::Bank;
 use crate::check;
-use crate::crew::{self, Crew, Setup};
 use crate::history::{Event, History, Journal, RESOURCE, RUNNER, Row, now};
 use crate::inject::Injector;
+use crate::processes::{self, Processes, Setup};
 use crate::report::{self, Progress};
 use crate::resource::Resource;
 use crate::schedule::{self, Planned, Stage};
 use crate::target::{self, StoreKind, Target};
 use crate::worker::{LONGEST_TTL, finish_runs, key_names};
 
-/// The last part of a run, without faults: everything must be well again in it.
+/// The part of a run without faults, in which everything must recover.
 const CALM: Duration = Duration::from_secs(22);
 
-/// After that commits are slow for so long, and nothing else is wrong.
+/// The part after that, in which only commits are slow.
 const SLOW_COMMITS: Duration = Duration::from_secs(14);
 
-/// How long the run itself waits for a connection: without one it has no verdict.
+/// How long the runner waits for a connection: without one there is no verdict.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long after the last process has gone a lease may still stand: its ttl, and a statement that arrived
-/// late.
+/// How long a lease may outlive the last process: its ttl, after a statement that arrived late.
 pub(crate) const QUIET: Duration = LONGEST_TTL.saturating_add(Duration::from_secs(3));
 
 /// The settings of a run.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Where the locks are kept.
+    /// The store of the locks.
     #[arg(long, value_enum)]
     store: StoreKind,
     /// How long faults are injected.
@@ -107,7 +106,7 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let length = arguments.length()?;
     let folder = tempfile::Builder::new().prefix("dblock-torture-").tempdir()?;
     eprintln!("{}", arguments.command());
-    Box::pin(fight(arguments, length, folder.path())).await?;
+    Box::pin(record(arguments, length, folder.path())).await?;
 
     let history = History::read(folder.path())?;
     let verdict = check::check(&history);
@@ -143,10 +142,10 @@ fn keep_in(folder: &Path, keep: &Path) -> anyhow::Result<PathBuf> {
     Ok(keep.to_owned())
 }
 
-/// Everything that makes history.
-async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow::Result<()> {
-    let seats = usize::try_from(arguments.processes)?;
-    let target = Target::start(arguments.store, seats, folder).await?;
+/// Runs all of it, and writes the histories.
+async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow::Result<()> {
+    let slots = usize::try_from(arguments.processes)?;
+    let target = Target::start(arguments.store, slots, folder).await?;
     let (source, bank) = target::source(target.url(), TIMEOUT)?;
     let locks = LockManager::builder(source)
         .namespace("torture")
@@ -159,13 +158,13 @@ async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow
     let journal = Journal::create(&folder.join(RUNNER))?;
     let resource = Resource::listen(Journal::create(&folder.join(RESOURCE))?).await?;
     // The host's clock is SQLite's.
-    let faketime = crew::faketime().filter(|_| arguments.store != StoreKind::Sqlite);
+    let faketime = processes::faketime().filter(|_| arguments.store != StoreKind::Sqlite);
     if faketime.is_none() && arguments.store != StoreKind::Sqlite {
         eprintln!("LEFT OUT: jumps of the clients' clocks, because libfaketime is not installed");
     }
     let stage = Stage {
         store: arguments.store,
-        seats,
+        slots,
         keys: key_names().len(),
         clocks: faketime.is_some(),
     };
@@ -177,7 +176,7 @@ async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow
         end,
         woken_leader_revokes: woken_leader_revokes(arguments.store, &locks).await?,
     });
-    let crew = Crew::start(
+    let processes = Processes::start(
         Setup {
             target: &target,
             folder,
@@ -188,29 +187,29 @@ async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow
             faketime: faketime.as_deref(),
             journal: &journal,
         },
-        seats,
+        slots,
     )?;
     let injector = Injector {
-        crew: &crew,
+        processes: &processes,
         target: &target,
         locks: &locks,
         journal: &journal,
     };
     let progress = Progress::new(folder, whole);
     let plan = schedule::plan(arguments.seed, &stage, length);
-    let acts = async {
-        injure(&injector, plan, &progress).await?;
+    let parts = async {
+        inject_all(&injector, plan, &progress).await?;
         journal.write(Event::Calm);
         sleep(CALM).await;
         journal.write(Event::SlowCommits);
         let plan = schedule::slow_commits(arguments.seed, arguments.store, SLOW_COMMITS);
-        injure(&injector, plan, &progress).await?;
-        crew.dismiss().await?;
+        inject_all(&injector, plan, &progress).await?;
+        processes.end().await?;
         sleep(QUIET).await;
-        take_stock(&locks, bank.as_ref(), &journal).await
+        record_end(&locks, bank.as_ref(), &journal).await
     };
     tokio::select! {
-        ended = acts => ended?,
+        ended = parts => ended?,
         () = resource.serve() => unreachable!("it serves until it is dropped"),
         () = progress.print() => unreachable!("it prints until it is dropped"),
     }
@@ -218,14 +217,14 @@ async fn fight(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow
     Ok(())
 }
 
-/// Old versions of etcd say so themselves.
+/// The diagnosis tells it of old versions of etcd.
 async fn woken_leader_revokes(store: StoreKind, locks: &LockManager) -> anyhow::Result<bool> {
     let version = |finding: &Finding| finding.check == "version" && finding.severity == Severity::Note;
     Ok(store == StoreKind::Etcd && locks.admin().diagnose().await?.iter().any(version))
 }
 
-/// Carries out the plan. Faults go on side by side; returns when the last has ended.
-async fn injure(injector: &Injector<'_>, plan: Vec<Planned>, progress: &Progress) -> anyhow::Result<()> {
+/// Carries out the plan. Faults overlap; returns when the last has ended.
+async fn inject_all(injector: &Injector<'_>, plan: Vec<Planned>, progress: &Progress) -> anyhow::Result<()> {
     let start = Instant::now();
     let mut running = FuturesUnordered::new();
     let mut plan = plan.iter().peekable();
@@ -243,8 +242,8 @@ async fn injure(injector: &Injector<'_>, plan: Vec<Planned>, progress: &Progress
     }
 }
 
-/// The state that is left when every process has ended.
-async fn take_stock(locks: &LockManager, bank: Option<&Bank>, journal: &Journal) -> anyhow::Result<()> {
+/// Writes what is left when every process has ended.
+async fn record_end(locks: &LockManager, bank: Option<&Bank>, journal: &Journal) -> anyhow::Result<()> {
     let held = locks.admin().list(InspectFilter::new()).await?;
     journal.write(Event::Quiet {
         held: held_rows(held),

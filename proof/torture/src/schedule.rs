@@ -1,5 +1,5 @@
-//! Which fault comes when: a pure function of the seed, so that a seed repeats a run as far as the
-//! machine's own timing allows.
+//! When each fault comes: a function of the seed, so that a seed repeats a run as far as the machine's timing
+//! allows.
 
 mod weights;
 
@@ -20,14 +20,14 @@ const GAP: std::ops::Range<u64> = 200..1_000;
 /// Nothing happens before the processes are at work.
 const HEAD_START: Duration = Duration::from_secs(1);
 
-/// The pause from one of the first kills in a run to the next.
+/// The time from one of the first `KillInRun` to the next.
 const STEPS_APART: Duration = Duration::from_secs(2);
 
 /// The circumstances that a schedule is made for.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Stage {
     pub(crate) store: StoreKind,
-    pub(crate) seats: usize,
+    pub(crate) slots: usize,
     pub(crate) keys: usize,
     /// The clocks of the processes can be set.
     pub(crate) clocks: bool,
@@ -40,18 +40,18 @@ pub(crate) struct Planned {
     pub(crate) fault: Fault,
 }
 
-/// How long a commit takes at most when commits are slow and nothing else is wrong.
+/// The slowest commit, in milliseconds, when nothing but commits is slow.
 const SLOWEST_COMMIT: u32 = 2_000;
 
-/// The same for an ensemble. One whose leader hears of nobody for longer chooses another.
+/// The same for an ensemble. Were it longer, the ensemble would choose another leader.
 const SLOWEST_COMMIT_OF_AN_ENSEMBLE: u32 = 800;
 
-/// The slow commits of a stretch of time without other faults: one after the other, with a pause in which
-/// those that found their row locked get through.
+/// The slow commits of a time without other faults: one after the other, with pauses in which those that
+/// found their row locked get through.
 pub(crate) fn slow_commits(seed: u64, store: StoreKind, length: Duration) -> Vec<Planned> {
     const PAUSE: Duration = Duration::from_millis(500);
     if store == StoreKind::RedisSentinel {
-        // Which server is the primary is for the Sentinels to say.
+        // Sentinels decide which server is the primary.
         return Vec::new();
     }
     let slowest = if store.is_ensemble() {
@@ -94,11 +94,11 @@ pub(crate) fn plan(seed: u64, stage: &Stage, length: Duration) -> Vec<Planned> {
         plan.push(Planned { at, fault });
         at += Duration::from_millis(rng.u64(GAP));
     }
-    // In a short run too, a process is killed at each step of a run of `run_once`.
+    // So that even a short run has a kill at each step.
     let steps = Step::ALL.into_iter().zip(0..).map(|(step, n)| Planned {
         at: HEAD_START + STEPS_APART * n,
         fault: Fault::KillInRun {
-            seat: n as usize % stage.seats,
+            slot: n as usize % stage.slots,
             step,
         },
     });
@@ -118,7 +118,7 @@ mod tests {
     fn stage(store: StoreKind) -> Stage {
         Stage {
             store,
-            seats: 4,
+            slots: 4,
             keys: 6,
             clocks: store != StoreKind::Sqlite,
         }

@@ -14,11 +14,11 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// Of each four processes two are ordinary, one has no local hand-over, and one cannot listen.
-    pub(crate) fn of_seat(seat: usize, store: StoreKind, hand_over: bool) -> Self {
+    /// Of every four processes two are ordinary, one has no local hand-over, and one cannot listen.
+    pub(crate) fn of_slot(slot: usize, store: StoreKind, hand_over: bool) -> Self {
         Self {
-            hand_over: hand_over && seat % 4 != 1,
-            listens: !matches!(store, StoreKind::Postgres | StoreKind::Redis) || seat % 4 != 2,
+            hand_over: hand_over && slot % 4 != 1,
+            listens: !matches!(store, StoreKind::Postgres | StoreKind::Redis) || slot % 4 != 2,
         }
     }
 
@@ -40,7 +40,7 @@ mod tests {
     #[test]
     fn a_run_of_four_has_every_kind() {
         let names = |store, hand_over| {
-            let names = (0..4).map(|seat| Settings::of_seat(seat, store, hand_over).name());
+            let names = (0..4).map(|slot| Settings::of_slot(slot, store, hand_over).name());
             names.collect::<Vec<_>>()
         };
         for store in [StoreKind::Postgres, StoreKind::Redis] {

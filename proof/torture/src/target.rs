@@ -1,4 +1,4 @@
-//! The target of the torture: a server of the run's own behind a proxy for each process, or a file.
+//! The store under test: servers of the run's own, behind proxies for each process, or a file.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -73,25 +73,24 @@ impl StoreKind {
     }
 }
 
-/// A database and the ways to it.
+/// The servers and their proxies.
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) store: StoreKind,
     url: String,
-    /// `None` for a file.
+    /// `None` for a file and for several servers.
     pub(crate) server: Option<Mutex<Server>>,
-    /// In the place of `server`, where there are several.
     pub(crate) sentinel: Option<Mutex<RedisSentinel>>,
     pub(crate) ensemble: Option<Mutex<Ensemble>>,
-    /// For each seat one before each server; none for a file, and none where the servers say themselves where
-    /// they are.
+    /// For each slot a proxy before each server. Empty for a file, and for Sentinels, which name the servers'
+    /// addresses themselves.
     pub(crate) proxies: Vec<Vec<Proxy>>,
-    /// The servers behind the proxies of a seat.
+    /// The servers behind the proxies of a slot.
     addresses: Vec<SocketAddr>,
 }
 
 impl Target {
-    pub(crate) async fn start(store: StoreKind, seats: usize, folder: &Path) -> anyhow::Result<Self> {
+    pub(crate) async fn start(store: StoreKind, slots: usize, folder: &Path) -> anyhow::Result<Self> {
         let mut target = Self {
             store,
             url: String::new(),
@@ -129,11 +128,11 @@ impl Target {
             target.addresses = addresses(std::slice::from_ref(&server))?;
             target.server = Some(Mutex::new(server));
         }
-        for seat in 0..seats {
+        for slot in 0..slots {
             let before = target.addresses.iter().copied();
             let proxies: Vec<_> = before.map(Proxy::start).collect();
-            if !Settings::of_seat(seat, store, true).listens {
-                // Like a pooler that lends sessions: everything goes through but this.
+            if !Settings::of_slot(slot, store, true).listens {
+                // Like a pooler of sessions: everything passes but LISTEN and SUBSCRIBE.
                 for proxy in &proxies {
                     proxy.refuse(Box::new(|bytes| {
                         let listens = |window: &[u8]| window == b"LISTEN " || window == b"SCRIBE\r";
@@ -146,23 +145,22 @@ impl Target {
         Ok(target)
     }
 
-    /// The way past all proxies.
+    /// The URL past all proxies.
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
-    /// The way of the process in a seat.
-    pub(crate) fn url_of(&self, seat: usize) -> String {
-        let proxies = self.proxies.get(seat).map_or(&[][..], Vec::as_slice);
-        let ways = self.addresses.iter().zip(proxies);
-        ways.fold(self.url.clone(), |url, (server, proxy)| {
+    /// The URL of the process in a slot, through its proxies.
+    pub(crate) fn url_of(&self, slot: usize) -> String {
+        let proxies = self.proxies.get(slot).map_or(&[][..], Vec::as_slice);
+        let servers = self.addresses.iter().zip(proxies);
+        servers.fold(self.url.clone(), |url, (server, proxy)| {
             url.replacen(&server.to_string(), &proxy.address().to_string(), 1)
         })
     }
 }
 
-/// The source of managers at a URL, and the bank in the same database; no bank where it keeps nothing but
-/// locks.
+/// The source of managers at a URL, and the bank in the same database, if the store has one.
 pub(crate) fn source(url: &str, timeout: Duration) -> anyhow::Result<(StoreSource, Option<Bank>)> {
     if url.starts_with("redis") {
         return Ok((RedisStore::new(url)?.into_source(), None));

@@ -1,5 +1,5 @@
-//! Tests of the torture itself: what it finds in histories that were written by hand, and in runs on stores
-//! that are broken on purpose.
+//! Tests of the checker: what it finds in histories written by hand, and in runs on stores that are broken on
+//! purpose.
 
 mod bounds;
 mod broken;

@@ -1,14 +1,13 @@
-//! A picture of what happened on one key around a moment: a lane for each process, a bar for each section,
-//! and what the runner did.
+//! A picture of one key around a moment: a lane for each process, a bar for each section, and the faults.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use crate::check::{Calls, Facts, Finding};
 use crate::history::{Event, History, MS};
-use crate::seat::Life;
+use crate::process_id::ProcessId;
 
-/// How much is drawn before and after the moment.
+/// How much time is drawn before and after the moment.
 const BEFORE: i64 = 5_000 * MS;
 const AFTER: i64 = 2_000 * MS;
 
@@ -17,9 +16,9 @@ const LEFT: i64 = 110;
 const LANE: i64 = 34;
 const TOP: i64 = 150;
 
-/// The picture of a finding, if it has a place.
+/// The picture of a finding, if it is about a moment.
 pub(crate) fn draw(history: &History, finding: &Finding) -> Option<String> {
-    let (key, moment) = finding.place()?;
+    let (key, moment) = finding.moment()?;
     let view = View {
         from: moment - BEFORE,
         to: moment + AFTER,
@@ -29,14 +28,14 @@ pub(crate) fn draw(history: &History, finding: &Finding) -> Option<String> {
     let mut lanes = BTreeSet::new();
     let mut bars = Vec::new();
     for call in calls.iter().filter(|call| call.key == key) {
-        let Some(stay) = &call.stay else { continue };
-        if stay.entered < view.to && call.stay_end() > view.from {
-            lanes.insert(call.life);
-            bars.push((call.life, stay.entered, call.stay_end(), stay.token, call.number));
+        let Some(section) = &call.section else { continue };
+        if section.entered < view.to && call.section_end() > view.from {
+            lanes.insert(call.process);
+            bars.push((call, section));
         }
     }
-    let lanes: Vec<Life> = lanes.into_iter().collect();
-    let lane = |life: Life| lanes.iter().position(|other| *other == life);
+    let lanes: Vec<ProcessId> = lanes.into_iter().collect();
+    let lane = |process: ProcessId| lanes.iter().position(|other| *other == process);
     let height = TOP + LANE * i64::try_from(lanes.len()).ok()? + 40;
 
     let mut svg = String::new();
@@ -51,32 +50,30 @@ pub(crate) fn draw(history: &History, finding: &Finding) -> Option<String> {
         let _ = write!(svg, "<tspan x=\"10\" dy=\"15\">{}</tspan>", escape(part));
     }
     svg.push_str("</text>");
-    for (row, life) in lanes.iter().enumerate() {
+    for (row, process) in lanes.iter().enumerate() {
         let y = TOP + LANE * i64::try_from(row).ok()?;
-        let _ = write!(svg, "<text x=\"10\" y=\"{}\">process {life}</text>", y + 17);
-        for pause in facts.pauses(*life) {
+        let _ = write!(svg, "<text x=\"10\" y=\"{}\">process {process}</text>", y + 17);
+        for pause in facts.pauses(*process) {
             view.bar(&mut svg, y, (pause.from, pause.to), "fill=\"#dddddd\"", "stopped");
         }
     }
-    for (life, from, to, token, call) in bars {
-        let y = TOP + LANE * i64::try_from(lane(life)?).ok()?;
+    for (call, section) in bars {
+        let (token, number) = (section.token, call.number);
+        let y = TOP + LANE * i64::try_from(lane(call.process)?).ok()?;
         // Neighbouring tokens get different colours.
         let hue = token.rem_euclid(9) * 40;
-        let outline = if finding.is_about(life, call) {
+        let (stroke, width) = if finding.is_about(call.process, number) {
             ("black", 2.5)
         } else {
             ("#333", 0.5)
         };
-        let paint = format!(
-            "fill=\"hsl({hue}, 70%, 65%)\" stroke=\"{}\" stroke-width=\"{}\"",
-            outline.0, outline.1
-        );
+        let paint = format!("fill=\"hsl({hue}, 70%, 65%)\" stroke=\"{stroke}\" stroke-width=\"{width}\"");
         view.bar(
             &mut svg,
             y + 4,
-            (from, to),
+            (section.entered, call.section_end()),
             &paint,
-            &format!("call {call}, token {token}"),
+            &format!("call {number}, token {token}"),
         );
     }
     let bottom = height - 30;
@@ -86,14 +83,14 @@ pub(crate) fn draw(history: &History, finding: &Finding) -> Option<String> {
         .filter(|line| (view.from..view.to).contains(&line.at))
     {
         let what = match &line.event {
-            Event::Fault { fault } => match fault.seat() {
-                Some(seat) => format!("{seat}: {}", fault.name()),
+            Event::Fault { fault } => match fault.slot() {
+                Some(slot) => format!("{slot}: {}", fault.name()),
                 None => fault.name().to_owned(),
             },
             Event::Forced { key: forced, freed } if forced == key && *freed != Some(false) => {
                 format!("{key} is free by force")
             }
-            Event::Killed { life } => format!("{life} killed"),
+            Event::Killed { process } => format!("{process} killed"),
             _ => continue,
         };
         let x = view.x(line.at);
@@ -124,7 +121,7 @@ pub(crate) fn draw(history: &History, finding: &Finding) -> Option<String> {
     Some(svg)
 }
 
-/// The stretch of time that is drawn.
+/// The time that is drawn.
 struct View {
     from: i64,
     to: i64,

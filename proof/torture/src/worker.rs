@@ -1,10 +1,10 @@
-//! A process of the run: tasks that take locks in every way there is, stay, and leave or are
-//! stopped in every way there is.
+//! A process of the run: its tasks take locks in every form, work under them, and leave or are stopped in
+//! every way.
 //!
-//! - [`keys`] says what is fought for; [`mix`] decides what a call does; [`call`] makes it and writes down
-//!   that it is made and how it ended.
-//! - [`section`] is what happens under the lock.
-//! - [`runs`] calls what is to be done once; [`trouble`] is what befalls its records.
+//! - [`keys`] names the keys; [`mix`] draws the plan of a call; [`call`] makes the call and writes its
+//!   beginning and its end.
+//! - [`section`] is the work under the lock.
+//! - [`runs`] makes calls of `run_once`; [`trouble`] delays and loses the writes of their records.
 
 mod call;
 mod keys;
@@ -27,10 +27,10 @@ use tokio_util::sync::CancellationToken;
 use crate::bank::Bank;
 use crate::history::{Event, Journal};
 use crate::once::Step;
+use crate::process_id::ProcessId;
 use crate::resource::ResourceClient;
-use crate::seat::Life;
 
-use call::Place;
+use call::Origin;
 pub(crate) use keys::key_names;
 pub(crate) use mix::LONGEST_TTL;
 #[cfg(test)]
@@ -40,19 +40,19 @@ pub(crate) use runs::finish_runs;
 pub(crate) use section::Planned;
 pub(crate) use trouble::LATEST_WRITE;
 
-/// How many tasks of a process do work once.
+/// How many tasks of a process call `run_once`.
 const RUNS: u64 = 2;
 
-/// One process, or in the checker's own tests what stands for one.
+/// One process; in the checker's own tests, one manager.
 #[derive(Debug)]
 pub(crate) struct Worker {
-    life: Life,
+    process: ProcessId,
     locks: LockManager,
     journal: Journal,
     resource: ResourceClient,
     /// `None` for a store without a database.
     bank: Option<Bank>,
-    /// How many keys are fought for, besides the accounts'.
+    /// How many keys there are besides the accounts'.
     keys: usize,
     calls: AtomicU64,
     /// The step of a run at which this process is to be killed.
@@ -61,7 +61,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(
-        life: Life,
+        process: ProcessId,
         locks: LockManager,
         folder: &Path,
         resource: ResourceClient,
@@ -69,9 +69,9 @@ impl Worker {
         keys: usize,
     ) -> anyhow::Result<Arc<Self>> {
         Ok(Arc::new(Self {
-            life,
+            process,
             locks,
-            journal: Journal::create(&folder.join(life.file()))?,
+            journal: Journal::create(&folder.join(process.file()))?,
             resource,
             bank,
             keys,
@@ -80,8 +80,8 @@ impl Worker {
         }))
     }
 
-    /// Works with so many tasks until `stop`. Then every task is dropped where it is: what it has must be
-    /// released all the same.
+    /// Works with so many tasks until `stop`. Then drops every task where it is: its locks must be released
+    /// all the same.
     pub(crate) async fn work(self: &Arc<Self>, seed: u64, tasks: u64, stop: CancellationToken) {
         let mut running = JoinSet::new();
         for task in 0..tasks {
@@ -101,7 +101,7 @@ impl Worker {
         }
         let (worker, stop) = (Arc::clone(self), stop.clone());
         let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(999));
-        // Sections that block their thread have one of their own, so that they stop nobody else.
+        // A thread of its own, so that a section that blocks it stops no other task.
         let blocking = tokio::task::spawn_blocking(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let runtime = runtime.expect("a runtime for one task");
@@ -113,7 +113,6 @@ impl Worker {
         blocking.await.expect("a task catches what panics in it");
     }
 
-    /// Writes down that an outcome, or what takes a run back, may not arrive.
     fn troubled(&self, key: &Key, begins: bool) {
         let key = key.as_str().to_owned();
         self.journal.write(Event::Troubled { key, begins });
@@ -123,8 +122,8 @@ impl Worker {
         loop {
             let plan = mix::plan(&mut rng, self.keys, self.bank.is_some());
             let plan = plan.no_shorter_than(self.locks.capabilities().shortest_ttl);
-            self.attempt(&plan, Place::Outermost).await;
-            // Sometimes at once, so that the key is asked for again before others have noticed.
+            self.attempt(&plan, Origin::Outermost).await;
+            // Sometimes none, so that the key is asked for again before others have noticed the release.
             let pause = if rng.u8(..3) == 0 { 0 } else { rng.u64(..60) };
             tokio::time::sleep(Duration::from_millis(pause)).await;
         }
@@ -139,7 +138,7 @@ impl Worker {
             };
             tokio::time::sleep(Duration::from_millis(pause)).await;
             let plan = plan.no_shorter_than(self.locks.capabilities().shortest_ttl);
-            self.attempt(&plan, Place::Outermost).await;
+            self.attempt(&plan, Origin::Outermost).await;
         }
     }
 }

@@ -3,35 +3,35 @@
 use std::collections::HashMap;
 
 use super::facts::Facts;
-use crate::history::{End, Event, History, How, Line, MS, Way};
-use crate::seat::Life;
+use crate::history::{End, Event, Form, History, How, Line, MS};
+use crate::process_id::ProcessId;
 use crate::worker::LONGEST_TTL;
 
-/// A lease that nobody has entered ends for its process so long after its request was sent.
+/// How long after its request a lease that nobody entered ends for its process.
 const LONGEST_LEASE: i64 = LONGEST_TTL.as_secs().cast_signed() * 1_000 * MS;
 
-/// By how much a token is larger at most than one before it of the same lease: some owners write down no section.
-/// The first token of a lease is the store's clock in microseconds.
+/// The largest difference of two successive tokens of one lease that the history shows: some owners write no
+/// section. The first token of a lease is the store's clock in microseconds.
 const HANDED_OVER: i64 = 8;
 
 /// A call for a lock.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
-    pub(crate) life: Life,
+    pub(crate) process: ProcessId,
     pub(crate) number: u64,
     pub(crate) key: String,
-    pub(crate) way: Way,
+    pub(crate) form: Form,
     pub(crate) wait: i64,
     pub(crate) parameters: Parameters,
     pub(crate) spawned: bool,
     within: Option<u64>,
-    /// The outermost call of its chain.
+    /// The outermost call of the chain.
     pub(crate) chain: u64,
-    /// The outermost call of its chain with the same key: who has the key, whatever the library calls him.
-    /// Two sections of one key with different roots must not be there at once.
-    pub(crate) root: u64,
+    /// The outermost call of the chain with the same key: it acquires the key, those inside re-enter. It stands
+    /// for the owner, whatever the library says. No two may hold one key at once.
+    pub(crate) acquirer: u64,
     pub(crate) asked: i64,
-    pub(crate) stay: Option<Stay>,
+    pub(crate) section: Option<Section>,
     /// When its guard's release was confirmed.
     pub(crate) released: Option<i64>,
     pub(crate) answer: Option<Answer>,
@@ -40,7 +40,7 @@ pub(crate) struct Call {
     process_end: i64,
 }
 
-/// How the lease was asked for: by the root, whatever is asked inside of it.
+/// What the acquirer asked for. It counts for the re-entries too.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Parameters {
     pub(crate) ttl: i64,
@@ -51,11 +51,11 @@ pub(crate) struct Parameters {
 
 /// A section.
 #[derive(Debug, Clone)]
-pub(crate) struct Stay {
+pub(crate) struct Section {
     pub(crate) entered: i64,
     pub(crate) owner: String,
     pub(crate) token: i64,
-    /// When it kept its thread.
+    /// When the body blocked its thread.
     pub(crate) blocks: Vec<(i64, i64)>,
     pub(crate) left: Option<Left>,
 }
@@ -79,34 +79,33 @@ pub(crate) struct Answer {
 
 /// When a section began, and its token.
 fn entry(call: &Call) -> Option<(i64, i64)> {
-    call.stay.as_ref().map(|stay| (stay.entered, stay.token))
+    let section = call.section.as_ref()?;
+    Some((section.entered, section.token))
 }
 
 impl Call {
-    /// It is the first of its chain with its key, and not inside of another's lease.
-    pub(crate) fn is_root(&self) -> bool {
-        self.root == self.number
+    pub(crate) fn is_acquirer(&self) -> bool {
+        self.acquirer == self.number
     }
 
-    /// Whether one chain made both, and the one inside of the other's lease.
-    pub(crate) fn shares_root(&self, other: &Self) -> bool {
-        (self.life, self.root) == (other.life, other.root)
+    /// Whether both calls are of one owner of the key.
+    pub(crate) fn shares_acquirer(&self, other: &Self) -> bool {
+        (self.process, self.acquirer) == (other.process, other.acquirer)
     }
 
     pub(crate) fn left_how(&self) -> Option<How> {
-        Some(self.stay.as_ref()?.left?.how)
+        Some(self.section.as_ref()?.left?.how)
     }
 
-    /// When its section ended: for one that was cut by a kill, the last moment of which it is sure that the
-    /// process lived.
-    pub(crate) fn stay_end(&self) -> i64 {
-        let left = self.stay.as_ref().and_then(|stay| stay.left);
+    /// When the section ended. If a kill cut it: the last moment at which the process surely ran.
+    pub(crate) fn section_end(&self) -> i64 {
+        let left = self.section.as_ref().and_then(|section| section.left);
         left.map_or(self.process_end, |left| left.at)
     }
 
-    /// When the caller knew whether it had the lock, or was no more.
+    /// When the caller knew whether it had the lock, or its process ended.
     pub(crate) fn decided(&self) -> i64 {
-        let entered = self.stay.as_ref().map(|stay| stay.entered);
+        let entered = self.section.as_ref().map(|section| section.entered);
         let answered = self.answer.as_ref().map(|answer| answer.at);
         entered.or(answered).unwrap_or(self.process_end)
     }
@@ -116,15 +115,15 @@ impl Call {
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     calls: Vec<Call>,
-    places: HashMap<(Life, u64), usize>,
+    index: HashMap<(ProcessId, u64), usize>,
 }
 
 impl Calls {
     pub(crate) fn read(history: &History, facts: &Facts) -> Self {
         let mut calls = Self::default();
-        for (life, log) in &history.workers {
+        for (process, log) in &history.workers {
             for line in log {
-                calls.add(*life, line, facts);
+                calls.add(*process, line, facts);
             }
         }
         calls
@@ -134,26 +133,26 @@ impl Calls {
         self.calls.iter()
     }
 
-    /// A call and those around it, from the innermost outwards.
+    /// A call and those around it, from the inside outwards.
     pub(crate) fn outwards(&self, call: &Call) -> impl Iterator<Item = &Call> {
-        self.around(call.life, Some(call.number))
+        self.around(call.process, Some(call.number))
     }
 
-    pub(crate) fn get(&self, life: Life, number: u64) -> Option<&Call> {
-        self.places.get(&(life, number)).map(|place| &self.calls[*place])
+    pub(crate) fn get(&self, process: ProcessId, number: u64) -> Option<&Call> {
+        Some(&self.calls[*self.index.get(&(process, number))?])
     }
 
-    /// The store granted the lease of a section after this, or passed it on. The process has one request for a
-    /// key at a time, so that of the lease was sent after the process had entered with another lease, and by
-    /// its caller or by one that waited before it.
+    /// A time before the grant of a section's lease. A process has one request for a key at a time. So the
+    /// request for this lease was sent after the process entered with the lease before, and for this caller or
+    /// one that waited then.
     pub(crate) fn granted_after(&self, call: &Call) -> i64 {
         let of_key = || {
-            let calls = self.calls.iter();
-            calls.filter(|other| other.is_root() && other.life == call.life && other.key == call.key)
+            let of_process = self.iter().filter(|other| other.process == call.process);
+            of_process.filter(|other| other.is_acquirer() && other.key == call.key)
         };
         let mut entries: Vec<_> = of_key().filter_map(entry).collect();
         entries.sort_unstable_by(|one, other| other.cmp(one));
-        let Some(own) = self.get(call.life, call.root).and_then(entry) else {
+        let Some(own) = self.get(call.process, call.acquirer).and_then(entry) else {
             return call.asked;
         };
         let (mut first, mut before) = (own, i64::MIN);
@@ -171,28 +170,28 @@ impl Calls {
     }
 
     /// The sections of each key, in the order of their entries.
-    pub(crate) fn sections(&self) -> Vec<(&str, Vec<(&Call, &Stay)>)> {
-        let mut by_key: HashMap<&str, Vec<(&Call, &Stay)>> = HashMap::new();
+    pub(crate) fn sections(&self) -> Vec<(&str, Vec<(&Call, &Section)>)> {
+        let mut by_key: HashMap<&str, Vec<(&Call, &Section)>> = HashMap::new();
         for call in &self.calls {
-            if let Some(stay) = &call.stay {
-                by_key.entry(&call.key).or_default().push((call, stay));
+            if let Some(section) = &call.section {
+                by_key.entry(&call.key).or_default().push((call, section));
             }
         }
         let mut by_key: Vec<_> = by_key.into_iter().collect();
         by_key.sort_by_key(|(key, _)| *key);
         for (_, sections) in &mut by_key {
-            sections.sort_by_key(|(_, stay)| stay.entered);
+            sections.sort_by_key(|(_, section)| section.entered);
         }
         by_key
     }
 
-    fn add(&mut self, life: Life, written: &Line, facts: &Facts) {
+    fn add(&mut self, process: ProcessId, written: &Line, facts: &Facts) {
         let at = written.at;
         let number = match &written.event {
             Event::Ask {
                 call,
                 key,
-                way,
+                form,
                 ttl_ms,
                 wait_ms,
                 renew,
@@ -209,32 +208,32 @@ impl Calls {
                     max_hold: max_hold_ms.map(ns),
                 };
                 let chain = self
-                    .around(life, *within)
+                    .around(process, *within)
                     .last()
                     .map_or(*call, |outermost| outermost.number);
-                let root = self
-                    .around(life, *within)
+                let acquirer = self
+                    .around(process, *within)
                     .filter(|outer| outer.key == *key)
                     .last();
                 let call = Call {
-                    life,
+                    process,
                     number: *call,
                     key: key.clone(),
-                    way: *way,
+                    form: *form,
                     wait: ns(*wait_ms),
-                    parameters: root.map_or(own, |root| root.parameters),
+                    parameters: acquirer.map_or(own, |acquirer| acquirer.parameters),
                     spawned: spawned_by.is_some(),
                     within: *within,
                     chain,
-                    root: root.map_or(*call, |root| root.number),
+                    acquirer: acquirer.map_or(*call, |acquirer| acquirer.number),
                     asked: at,
-                    stay: None,
+                    section: None,
                     released: None,
                     answer: None,
                     transferred: None,
-                    process_end: facts.end_of(life),
+                    process_end: facts.end_of(process),
                 };
-                self.places.insert((life, call.number), self.calls.len());
+                self.index.insert((process, call.number), self.calls.len());
                 self.calls.push(call);
                 return;
             }
@@ -244,20 +243,20 @@ impl Calls {
             | Event::Leave { call, .. }
             | Event::Released { call }
             | Event::Answer { call, .. } => *call,
-            // Its number has its call in it.
+            // The lower half of the id is the call.
             Event::Transferred { id } => (*id & 0xffff_ffff).unsigned_abs(),
             _ => return,
         };
-        let Some(place) = self.places.get(&(life, number)) else {
+        let Some(index) = self.index.get(&(process, number)) else {
             return;
         };
-        self.calls[*place].note(written);
+        self.calls[*index].note(written);
     }
 
-    /// The calls around one that is made inside of `within`, from the innermost outwards.
-    fn around(&self, life: Life, within: Option<u64>) -> impl Iterator<Item = &Call> {
-        let first = within.and_then(|number| self.get(life, number));
-        std::iter::successors(first, move |call| self.get(life, call.within?))
+    /// The call `within` and those around it, from the inside outwards.
+    fn around(&self, process: ProcessId, within: Option<u64>) -> impl Iterator<Item = &Call> {
+        let first = within.and_then(|number| self.get(process, number));
+        std::iter::successors(first, move |call| self.get(process, call.within?))
     }
 }
 
@@ -266,7 +265,7 @@ impl Call {
         let at = line.at;
         match &line.event {
             Event::Enter { owner, token, .. } => {
-                self.stay = Some(Stay {
+                self.section = Some(Section {
                     entered: at,
                     owner: owner.clone(),
                     token: *token,
@@ -275,18 +274,19 @@ impl Call {
                 });
             }
             Event::Block { .. } => {
-                if let Some(stay) = &mut self.stay {
-                    stay.blocks.push((at, self.process_end));
+                if let Some(section) = &mut self.section {
+                    section.blocks.push((at, self.process_end));
                 }
             }
             Event::Unblock { .. } => {
-                if let Some((_, to)) = self.stay.as_mut().and_then(|stay| stay.blocks.last_mut()) {
+                let section = self.section.as_mut();
+                if let Some((_, to)) = section.and_then(|section| section.blocks.last_mut()) {
                     *to = at;
                 }
             }
             Event::Leave { last_step, how, .. } => {
-                if let Some(stay) = &mut self.stay {
-                    stay.left = Some(Left {
+                if let Some(section) = &mut self.section {
+                    section.left = Some(Left {
                         at,
                         last_step: *last_step,
                         how: *how,

@@ -1,22 +1,22 @@
-//! The causes that explain why a section went on although another owner was inside: the exceptions of the
-//! first guarantee, and nothing else.
+//! Why a section went on although another owner was inside: the exceptions of the first guarantee, and nothing
+//! else.
 
-use super::calls::{Call, Calls, Stay};
+use super::calls::{Call, Calls, Section};
 use super::facts::{Facts, Span};
 use crate::history::MS;
 use crate::worker::LONGEST_TTL;
 
-/// A section that was polled within this time before its end knew what it did.
+/// How much longer than its cause a section may last.
 pub(super) const GRACE: i64 = 50 * MS;
 
-/// How long a lease that was freed by force may go on for its holder. After a hand-over inside the process it
-/// ends when its former owner's would have ended, whose ttl may be longer.
+/// How long a lease that was freed by force may go on for its holder. The longest ttl, because a local hand-over
+/// keeps the end of the former owner's lease.
 const FORCED_ENDS: i64 = LONGEST_TTL.as_secs().cast_signed() * 1_000 * MS;
 
 /// Why two owners were inside of a key at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Cause {
-    /// The process of the former owner stood still: SIGSTOP.
+    /// The process of the former owner was stopped (SIGSTOP).
     Paused,
     /// An operator freed the key by force.
     Forced,
@@ -24,13 +24,22 @@ pub(crate) enum Cause {
     FailOver,
     /// The body of the former owner did not reach an await.
     Blocked,
-    /// The machine did not let the body of the former owner run for longer than its margin.
+    /// The machine did not run the body of the former owner for longer than its margin.
     Starved,
     /// None of these: a violation.
     Unexplained,
 }
 
 impl Cause {
+    /// The exceptions of the guarantee.
+    pub(crate) const EXCEPTIONS: [Self; 5] = [
+        Self::Paused,
+        Self::Forced,
+        Self::FailOver,
+        Self::Blocked,
+        Self::Starved,
+    ];
+
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Paused => "process stood still (SIGSTOP)",
@@ -43,33 +52,33 @@ impl Cause {
     }
 }
 
-/// How much sooner than the store's a lease ends for its holder: a twentieth of its ttl, but at least 50 ms.
+/// How much sooner than in the store a lease ends for its holder: a twentieth of its ttl, but at least 50 ms.
 pub(super) fn margin(ttl: i64) -> i64 {
     (ttl / 20).max(50 * MS)
 }
 
-/// Why a section was still there in `span`, in which it should not have been: the exceptions must cover all
-/// of it, and the one that covers its beginning gives it the name.
-pub(super) fn cause(call: &Call, stay: &Stay, span: Span, calls: &Calls, facts: &Facts) -> Cause {
-    cause_from(call, stay, span, i64::MIN, calls, facts)
+/// Why a section lasted through `span`. Exceptions must cover the whole of it; the result is the one that covers
+/// its beginning.
+pub(super) fn cause(call: &Call, section: &Section, span: Span, calls: &Calls, facts: &Facts) -> Cause {
+    cause_from(call, section, span, i64::MIN, calls, facts)
 }
 
-/// As [`cause`], for a lease that lives until `lives` at least: before that, what the section does is its own
-/// affair, and nobody else may enter beside it.
+/// As [`cause`], for a lease that lives until `lives` at least: until then nothing but an operator or a
+/// fail-over excuses another owner.
 pub(super) fn cause_from(
     call: &Call,
-    stay: &Stay,
+    section: &Section,
     span: Span,
     lives: i64,
     calls: &Calls,
     facts: &Facts,
 ) -> Cause {
-    let mut excused = could_not_end(call, stay, lives, facts);
-    // What came before the lease took nothing from it.
+    let mut excused = could_not_end(call, section, lives, facts);
+    // An order before the grant took nothing from the lease.
     let granted = calls.granted_after(call);
     let mut takes = |order: Span, cause| {
         if granted < order.to {
-            // The holder hears of it at its next renewal, or its lease ends for it.
+            // The holder learns of the order at its next renewal, or its lease ends.
             let to = order.to.saturating_add(FORCED_ENDS + GRACE);
             excused.push((Span { to, ..order }, cause));
         }
@@ -83,24 +92,24 @@ pub(super) fn cause_from(
     covering(span, &excused).unwrap_or(Cause::Unexplained)
 }
 
-/// Whether nothing but its process, its body or the machine kept a section there in `span`.
-pub(super) fn is_late_by_itself(call: &Call, stay: &Stay, span: Span, facts: &Facts) -> bool {
-    covering(span, &could_not_end(call, stay, i64::MIN, facts)).is_some()
+/// Whether its process, its body or the machine made a section last through `span`.
+pub(super) fn is_late_by_itself(call: &Call, section: &Section, span: Span, facts: &Facts) -> bool {
+    covering(span, &could_not_end(call, section, i64::MIN, facts)).is_some()
 }
 
-/// When a section could not end.
-fn could_not_end(call: &Call, stay: &Stay, lives: i64, facts: &Facts) -> Vec<(Span, Cause)> {
+/// When a section could not end, and why.
+fn could_not_end(call: &Call, section: &Section, lives: i64, facts: &Facts) -> Vec<(Span, Cause)> {
     let mut excused = Vec::new();
-    for pause in facts.pauses(call.life) {
+    for pause in facts.pauses(call.process) {
         let to = pause.to.saturating_add(GRACE);
         let from = pause.from.max(lives);
         excused.push((Span { from, to }, Cause::Paused));
     }
-    for &(from, to) in &stay.blocks {
+    for &(from, to) in &section.blocks {
         let (from, to) = (from.max(lives), to.saturating_add(GRACE));
         excused.push((Span { from, to }, Cause::Blocked));
     }
-    if let Some(left) = stay.left
+    if let Some(left) = section.left
         && left.at - left.last_step >= margin(call.parameters.ttl)
     {
         let unpolled = Span {
@@ -119,7 +128,7 @@ fn covering(span: Span, excused: &[(Span, Cause)]) -> Option<Cause> {
     loop {
         let reaches = |(excuse, _): &&(Span, Cause)| excuse.from <= covered && excuse.to > covered;
         let further = excused.iter().filter(reaches);
-        // The named exceptions come before mere starvation, which each of them brings with it.
+        // The other exceptions come before starvation, which they cause too.
         let next = match first {
             None => further.min_by_key(|(_, cause)| *cause),
             Some(_) => further.max_by_key(|(excuse, _)| excuse.to),

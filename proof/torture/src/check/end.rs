@@ -1,5 +1,5 @@
-//! The end of a run: everyone recovered, no lease is lost any more, nobody is left, nothing is held, and no
-//! money was lost.
+//! The end of a run: every key recovered, no lease was lost afterwards, all processes ended, nothing is held,
+//! and no money was lost.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -12,22 +12,21 @@ use crate::history::{End, Event, History, MS};
 use crate::once::PREFIX;
 use crate::worker::{LATEST_WRITE, LONGEST_TTL};
 
-/// How long after the last fault everything must be well again: the longest lease, and connecting anew, on a
-/// machine that stalls.
+/// The time for recovery after the last fault: the longest lease, and a reconnect on a machine that stalls.
 pub(crate) const RECOVERY: i64 = (LONGEST_TTL.as_secs().cast_signed() * 1_000 + 4_000) * MS;
 
-/// A store that is well answers within this time.
+/// A healthy store answers within this time.
 const TIMEOUT: i64 = 2_500 * MS;
 
 pub(super) fn check(history: &History, calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     let mut quiet = false;
     for line in &history.runner {
         match &line.event {
-            Event::Ended { life, code } if *code != Some(0) => findings.push(Finding::Crashed {
-                life: *life,
+            Event::Ended { process, code } if *code != Some(0) => findings.push(Finding::Crashed {
+                process: *process,
                 code: *code,
             }),
-            Event::Stuck { life } => findings.push(Finding::Stuck { life: *life }),
+            Event::Stuck { process } => findings.push(Finding::Stuck { process: *process }),
             Event::Quiet { held } => {
                 quiet = true;
                 findings.extend(held.iter().cloned().map(Finding::HeldAtTheEnd));
@@ -52,7 +51,7 @@ pub(super) fn check(history: &History, calls: &Calls, facts: &Facts, findings: &
     }
 }
 
-/// Each transfer that was reported as committed is in the ledger, with both its lines.
+/// Each transfer that was reported as committed has both its lines in the ledger.
 fn transfers_kept(calls: &Calls, transfers: &[i64], findings: &mut Vec<Finding>) {
     let mut lines: HashMap<i64, usize> = HashMap::new();
     for id in transfers {
@@ -64,9 +63,9 @@ fn transfers_kept(calls: &Calls, transfers: &[i64], findings: &mut Vec<Finding>)
     }
 }
 
-/// Whether the lease of a call must live until it was lost: it is renewed, and so is every other that the call is
-/// inside of. While commits are slow, it must be long enough for that; before, the store must have granted others
-/// meanwhile, because it may stand still with the machine. A process that stood still could not renew.
+/// Whether the lease of a call should not have been lost. It is renewed, as are those around it, and its process
+/// did not stand still. While commits are slow, its ttl must be the longest; before, the store must have granted
+/// others all the time, because a busy machine may stop the store too.
 fn must_live(call: &Call, lost: i64, grants: &[i64], calls: &Calls, facts: &Facts) -> bool {
     let slow = facts.only_slow.is_none_or(|slow| slow < lost);
     let stood_still = calls.outwards(call).any(|call| {
@@ -74,7 +73,7 @@ fn must_live(call: &Call, lost: i64, grants: &[i64], calls: &Calls, facts: &Fact
             from: call.asked,
             to: lost,
         };
-        facts.still_within(call.life, span) > 0
+        facts.still_within(call.process, span) > 0
     });
     let renewed = |call: &Call| {
         let ttl = call.parameters.ttl;
@@ -85,17 +84,17 @@ fn must_live(call: &Call, lost: i64, grants: &[i64], calls: &Calls, facts: &Fact
                 from: lost - ttl,
                 to: lost,
             };
-            goes_on_granting(grants, span, ttl / 3) && !facts.keeps_renewals_waiting(call.life, span)
+            goes_on_granting(grants, span, ttl / 3) && !facts.keeps_renewals_waiting(call.process, span)
         };
         call.parameters.renew
             && call.parameters.max_hold.is_none()
-            && call.stay.as_ref().is_none_or(|stay| stay.blocks.is_empty())
+            && call.section.iter().all(|section| section.blocks.is_empty())
             && lives
     };
     !stood_still && calls.outwards(call).all(renewed)
 }
 
-/// Whether no more than `pause` lay between two grants.
+/// Whether no two successive grants were further apart than `pause`.
 fn goes_on_granting(grants: &[i64], span: Span, pause: i64) -> bool {
     let after = |time| grants.partition_point(|at| *at <= time);
     let times = [
@@ -107,15 +106,15 @@ fn goes_on_granting(grants: &[i64], span: Span, pause: i64) -> bool {
     times.windows(2).all(|pair| pair[1] - pair[0] <= pause)
 }
 
-/// Once the faults are over, somebody is inside of every key and the store fails nobody.
+/// After the recovery every key is acquired, no lease is lost without a reason, and no call gets a store error.
 fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Finding>) {
     let grants = outages::grants(calls);
     // Each run is called for some seconds only.
     let kept = calls.iter().filter(|call| !call.key.starts_with(PREFIX));
     let mut dead: BTreeSet<&str> = kept.map(|call| call.key.as_str()).collect();
-    for call in calls.iter().filter(|call| call.stay.is_some()) {
-        // A long section may have the key all the time.
-        if call.stay_end() >= since {
+    for call in calls.iter().filter(|call| call.section.is_some()) {
+        // A section that began before may last all the time.
+        if call.section_end() >= since {
             dead.remove(call.key.as_str());
         }
     }
@@ -125,20 +124,20 @@ fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Findin
             from: call.asked,
             to: answer.at,
         };
-        let entered = call.stay.as_ref().map(|stay| stay.entered);
+        let entered = call.section.as_ref().map(|section| section.entered);
         if answer.end == End::Lost
             && entered >= Some(since)
-            && must_live(call, call.stay_end(), &grants, calls, facts)
+            && must_live(call, call.section_end(), &grants, calls, facts)
         {
             findings.push(Finding::LostForNothing {
                 key: call.key.clone(),
-                life: call.life,
+                process: call.process,
                 call: call.number,
                 at: answer.at,
             });
         }
         // A busy machine may need longer than the shortest waits.
-        let hurried = call.wait > 0 && call.wait < TIMEOUT || facts.still_within(call.life, span) > 0;
+        let hurried = call.wait > 0 && call.wait < TIMEOUT || facts.still_within(call.process, span) > 0;
         let slow = facts.only_slow.is_some_and(|slow| slow < answer.at);
         let troubled = || {
             let span = Span {
@@ -146,7 +145,7 @@ fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Findin
                 to: answer.at,
             };
             facts
-                .troubles(call.life, span)
+                .troubles(call.process, span)
                 .any(|trouble| trouble.key == call.key)
         };
         let expected = answer.end == End::Store && (call.asked < since || hurried || slow || troubled());

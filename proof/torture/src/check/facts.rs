@@ -1,11 +1,11 @@
-//! The runner's deeds on the processes and the locks.
+//! What the runner did to the processes and the locks, and what went wrong by itself.
 
 use std::collections::{HashMap, HashSet};
 
 use super::end::RECOVERY;
 use crate::fault::Fault;
 use crate::history::{Event, History, Line, MS};
-use crate::seat::Life;
+use crate::process_id::ProcessId;
 use crate::settings::Settings;
 use crate::target::StoreKind;
 use crate::worker::{LONGEST_TTL, key_names};
@@ -13,17 +13,16 @@ use crate::worker::{LONGEST_TTL, key_names};
 /// How long after an operator's order of unknown outcome it may still be carried out.
 const LATE_ORDER: i64 = 15_000 * MS;
 
-/// How long before a crash a release may have been confirmed that the server has forgotten: three times
-/// PostgreSQL's `wal_writer_delay`, and what the kill takes.
+/// How long before a crash a confirmed release may be forgotten: three times PostgreSQL's `wal_writer_delay`, and
+/// the time of the kill.
 const NOT_FLUSHED: i64 = 1_000 * MS;
 
-/// How long after its end a lease of etcd may be there at most: its leader looks for such leases twice a
-/// second.
+/// How long an expired lease of etcd may still be there: the leader checks for expiry twice a second.
 const EXPIRES_LATE: i64 = 1_000 * MS;
 
 const LONGEST_LEASE: i64 = LONGEST_TTL.as_secs().cast_signed() * 1_000 * MS;
 
-/// A stretch of time.
+/// From one moment to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) from: i64,
@@ -31,58 +30,61 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The part of it that is inside of another.
+    pub(super) fn since(from: i64) -> Self {
+        let to = i64::MAX;
+        Self { from, to }
+    }
+
+    /// The length of the overlap with another span.
     pub(crate) fn within(self, other: Self) -> i64 {
         (self.to.min(other.to) - self.from.max(other.from)).max(0)
     }
 }
 
-/// A write of a record that did not go as it should.
+/// A write of a record that was delayed or lost on purpose.
 #[derive(Debug)]
 pub(super) struct Trouble {
     at: i64,
     pub(super) key: String,
-    /// It begins an attempt.
+    /// The write begins an attempt.
     pub(super) begins: bool,
 }
 
-/// The facts that the runner wrote down, and what befell the processes.
+/// The facts that may excuse what happened.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
-    pauses: HashMap<Life, Vec<Span>>,
-    /// When nothing of a process ran: its pauses, and when the machine was too busy. Apart from each other,
-    /// in order.
-    still: HashMap<Life, Vec<Span>>,
-    troubles: HashMap<Life, Vec<Trouble>>,
+    pauses: HashMap<ProcessId, Vec<Span>>,
+    /// When nothing of a process ran: its pauses, and when the machine was too busy. In order, without overlaps.
+    still: HashMap<ProcessId, Vec<Span>>,
+    troubles: HashMap<ProcessId, Vec<Trouble>>,
     forced: HashMap<String, Vec<Span>>,
     /// When an operator revoked a lease, by key.
     revoked: HashMap<String, Vec<Span>>,
-    /// When replies of the store came late, by seat, and when to everybody.
+    /// When replies of the store came late, by slot.
     slowed: HashMap<usize, Vec<Span>>,
     slow_commits: Vec<Span>,
-    /// The name of the store.
     store: String,
-    /// When the server was killed.
+    /// When the server was killed or stopped.
     crashes: Vec<i64>,
-    /// A leader of this store that was stopped may end leases that are in use when it is woken.
+    /// A leader of this store that is stopped and woken may end leases that are in use.
     woken_leader_revokes: bool,
-    /// From when the primary or the leader went away until all was as before.
+    /// Faults that took the primary or the leader away, until all servers were back.
     new_leaders: Vec<(Fault, Span)>,
-    /// When a process was killed, or had surely ended.
-    ends: HashMap<Life, i64>,
-    killed: HashSet<Life>,
+    /// When a process was killed or had ended.
+    ends: HashMap<ProcessId, i64>,
+    killed: HashSet<ProcessId>,
     pub(crate) calm: Option<i64>,
     /// From when on commits were slow and nothing else was wrong.
     pub(super) only_slow: Option<i64>,
-    pub(crate) settings: HashMap<Life, Settings>,
-    /// The last thing that the runner wrote down.
+    pub(crate) settings: HashMap<ProcessId, Settings>,
+    /// The runner's last line.
     pub(crate) end: i64,
 }
 
 impl Facts {
     pub(crate) fn read(history: &History) -> Self {
         let mut facts = Self::of_runner(&history.runner);
-        for (life, log) in &history.workers {
+        for (process, log) in &history.workers {
             let stalls = log.iter().filter_map(|line| match line.event {
                 Event::Stall { ms } => Some(Span {
                     from: line.at - i64::from(ms) * MS,
@@ -90,9 +92,9 @@ impl Facts {
                 }),
                 _ => None,
             });
-            let all = stalls.chain(facts.pauses(*life).iter().copied());
+            let all = stalls.chain(facts.pauses(*process).iter().copied());
             let still = apart(all.collect());
-            facts.still.insert(*life, still);
+            facts.still.insert(*process, still);
             let troubles = log.iter().filter_map(|line| match &line.event {
                 Event::Troubled { key, begins } => Some(Trouble {
                     at: line.at,
@@ -101,7 +103,7 @@ impl Facts {
                 }),
                 _ => None,
             });
-            facts.troubles.insert(*life, troubles.collect());
+            facts.troubles.insert(*process, troubles.collect());
         }
         facts
     }
@@ -111,44 +113,42 @@ impl Facts {
         for Line { at, event } in lines {
             facts.end = *at;
             match event {
-                Event::Paused { life } => {
-                    // Until the end, unless it goes on before.
-                    facts.pauses.entry(*life).or_default().push(Span {
-                        from: *at,
-                        to: i64::MAX,
-                    });
+                Event::Paused { process } => {
+                    // Until `Continued`.
+                    facts.pauses.entry(*process).or_default().push(Span::since(*at));
                 }
-                Event::Continued { life } => {
-                    if let Some(pause) = facts.pauses.entry(*life).or_default().last_mut() {
+                Event::Continued { process } => {
+                    if let Some(pause) = facts.pauses.entry(*process).or_default().last_mut() {
                         pause.to = *at;
                     }
                 }
                 Event::Forcing { key } => {
-                    facts.forced.entry(key.clone()).or_default().push(Span {
-                        from: *at,
-                        to: i64::MAX,
-                    });
+                    facts
+                        .forced
+                        .entry(key.clone())
+                        .or_default()
+                        .push(Span::since(*at));
                 }
                 Event::Forced { key, freed } => {
                     let orders = facts.forced.entry(key.clone()).or_default();
                     let is_open = |order: &Span| order.to == i64::MAX;
-                    // Two operators may be at work at once. Which of them is done does not matter, if the
-                    // stretch of both together is kept.
+                    // Of two orders at once it does not matter which one ends, as long as both together span
+                    // the same time.
                     if *freed == Some(false) {
                         orders.iter().rposition(is_open).map(|last| orders.remove(last));
                     } else if let Some(order) = orders.iter_mut().find(|order| is_open(order)) {
                         order.to = *at + if freed.is_some() { 0 } else { LATE_ORDER };
                     }
                 }
-                Event::Killed { life } | Event::Ended { life, .. } | Event::Stuck { life } => {
-                    facts.ends.insert(*life, *at);
+                Event::Killed { process } | Event::Ended { process, .. } | Event::Stuck { process } => {
+                    facts.ends.insert(*process, *at);
                     if !matches!(event, Event::Ended { .. }) {
-                        facts.killed.insert(*life);
+                        facts.killed.insert(*process);
                     }
                 }
                 Event::Fault {
-                    fault: Fault::Slow { seat, ms, .. },
-                } => facts.slowed.entry(*seat).or_default().push(Span {
+                    fault: Fault::Slow { slot, ms, .. },
+                } => facts.slowed.entry(*slot).or_default().push(Span {
                     from: *at,
                     to: *at + i64::from(*ms) * MS,
                 }),
@@ -170,13 +170,10 @@ impl Facts {
                     fault: Fault::KillServer | Fault::StopServer,
                 } => facts.crashes.push(*at),
                 Event::Fault { fault } if fault.takes_the_leader() => {
-                    let span = Span {
-                        from: *at,
-                        to: i64::MAX,
-                    };
+                    let span = Span::since(*at);
                     facts.new_leaders.push((fault.clone(), span));
                 }
-                // They come one after the other; one that could not be is over at once.
+                // One at a time. A fault that could not be injected counts for nothing.
                 Event::Done { fault, injected } if fault.takes_the_leader() => {
                     match facts.new_leaders.last_mut() {
                         Some((_, last)) if *injected => last.to = *at,
@@ -187,10 +184,7 @@ impl Facts {
                     fault: Fault::Revoke { key },
                 } => {
                     let key = key_names().swap_remove(*key);
-                    facts.revoked.entry(key).or_default().push(Span {
-                        from: *at,
-                        to: i64::MAX,
-                    });
+                    facts.revoked.entry(key).or_default().push(Span::since(*at));
                 }
                 Event::Done {
                     fault: Fault::Revoke { key },
@@ -199,12 +193,14 @@ impl Facts {
                     let key = key_names().swap_remove(*key);
                     let mut orders = facts.revoked.entry(key).or_default().iter_mut();
                     if let Some(order) = orders.find(|order| order.to == i64::MAX) {
-                        // One that was not carried out may be of unknown outcome.
+                        // An order that failed may still be carried out.
                         order.to = *at + if *injected { 0 } else { LATE_ORDER };
                     }
                 }
-                Event::Started { life, settings, .. } => {
-                    facts.settings.insert(*life, *settings);
+                Event::Started {
+                    process, settings, ..
+                } => {
+                    facts.settings.insert(*process, *settings);
                 }
                 Event::Calm => facts.calm = Some(*at),
                 Event::SlowCommits => facts.only_slow = Some(*at),
@@ -214,23 +210,22 @@ impl Facts {
         facts
     }
 
-    /// When a process stood still.
-    pub(crate) fn pauses(&self, life: Life) -> &[Span] {
-        self.pauses.get(&life).map_or(&[], Vec::as_slice)
+    /// When a process was stopped.
+    pub(crate) fn pauses(&self, process: ProcessId) -> &[Span] {
+        self.pauses.get(&process).map_or(&[], Vec::as_slice)
     }
 
-    /// For how long nothing of a process ran in a stretch of time.
-    pub(crate) fn still_within(&self, life: Life, span: Span) -> i64 {
-        self.still(life).iter().map(|still| still.within(span)).sum()
+    /// For how long nothing of a process ran in `span`.
+    pub(crate) fn still_within(&self, process: ProcessId, span: Span) -> i64 {
+        self.still(process).iter().map(|still| still.within(span)).sum()
     }
 
-    fn still(&self, life: Life) -> &[Span] {
-        self.still.get(&life).map_or(&[], Vec::as_slice)
+    fn still(&self, process: ProcessId) -> &[Span] {
+        self.still.get(&process).map_or(&[], Vec::as_slice)
     }
 
-    /// What befell the writes of a process.
-    pub(super) fn troubles(&self, life: Life, span: Span) -> impl Iterator<Item = &Trouble> {
-        let troubles = self.troubles.get(&life).into_iter().flatten();
+    pub(super) fn troubles(&self, process: ProcessId, span: Span) -> impl Iterator<Item = &Trouble> {
+        let troubles = self.troubles.get(&process).into_iter().flatten();
         troubles.filter(move |trouble| (span.from..=span.to).contains(&trouble.at))
     }
 
@@ -238,13 +233,13 @@ impl Facts {
         self.store == store.name()
     }
 
-    /// Whether a troubled write may have kept the renewals of a process waiting: on SQLite it sends one request
-    /// at a time.
-    pub(super) fn keeps_renewals_waiting(&self, life: Life, span: Span) -> bool {
-        self.is_about(StoreKind::Sqlite) && self.troubles(life, span).next().is_some()
+    /// Whether a troubled write may have kept the renewals of a process waiting: SQLite takes one request at a
+    /// time.
+    pub(super) fn keeps_renewals_waiting(&self, process: ProcessId, span: Span) -> bool {
+        self.is_about(StoreKind::Sqlite) && self.troubles(process, span).next().is_some()
     }
 
-    /// Whether the server may have forgotten a release that was confirmed in a stretch of time.
+    /// Whether the server may have forgotten a release that was confirmed in `released`.
     pub(super) fn may_have_forgotten(&self, released: Span) -> bool {
         let lost = released.from..=released.to.saturating_add(NOT_FLUSHED);
         let forgotten = |fail_over: Span| {
@@ -253,13 +248,12 @@ impl Facts {
                 ..released
             }) > 0
         };
-        // PostgreSQL does not flush a release that passes nothing on.
+        // PostgreSQL flushes only releases that pass the lock on.
         self.is_about(StoreKind::Postgres) && self.crashes.iter().any(|crash| lost.contains(crash))
             || self.fail_overs().any(forgotten)
     }
 
-    /// When a lease is surely over that nobody released, and that ends at `end` unless a new leader begins it
-    /// anew.
+    /// When a lease that ends at `end` is surely over: later, if a new leader begins it anew.
     pub(super) fn over(&self, end: i64) -> i64 {
         // The next leader of etcd begins each lease anew.
         let begins_anew = self.is_about(StoreKind::Etcd);
@@ -273,18 +267,18 @@ impl Facts {
         })
     }
 
-    /// Whether a process may have heard of the store in a stretch of time later than it was told.
-    pub(crate) fn hears_late(&self, life: Life, span: Span) -> bool {
-        let slowed = self.slowed.get(&life.seat).map_or(&[][..], Vec::as_slice);
-        let mut late = slowed.iter().chain(&self.slow_commits).chain(self.still(life));
+    /// Whether replies may have reached a process late in `span`.
+    pub(crate) fn hears_late(&self, process: ProcessId, span: Span) -> bool {
+        let slowed = self.slowed.get(&process.slot).map_or(&[][..], Vec::as_slice);
+        let mut late = slowed.iter().chain(&self.slow_commits).chain(self.still(process));
         late.any(|late| late.within(span) > 0)
     }
 
-    /// When grants may have been lost, because the servers changed their parts.
+    /// When a change of the primary or the leader may have lost grants.
     pub(crate) fn fail_overs(&self) -> impl Iterator<Item = Span> {
         self.new_leaders.iter().filter_map(|(fault, span)| match *fault {
             Fault::FailOver { .. } => Some(*span),
-            // It revokes nothing before it wakes.
+            // The leader revokes nothing before it wakes.
             Fault::StopLeader { ms } if self.woken_leader_revokes => Some(Span {
                 from: span.from + i64::from(ms) * MS,
                 ..*span
@@ -298,7 +292,7 @@ impl Facts {
         self.forced.get(key).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether an operator or a fail-over may have taken a key from its holder in a stretch of time.
+    /// Whether an operator or a fail-over may have taken a key from its holder in `span`.
     pub(crate) fn taken_away(&self, key: &str, span: Span) -> bool {
         let revoked = self.revoked.get(key).map_or(&[][..], Vec::as_slice);
         let orders = self.forced(key).iter().chain(revoked).copied();
@@ -307,7 +301,7 @@ impl Facts {
             .any(|order| order.within(span) > 0)
     }
 
-    /// Whether any process stood still in a stretch of time.
+    /// Whether any process stood still in `span`.
     pub(crate) fn stalled(&self, span: Span) -> bool {
         self.still.values().flatten().any(|still| still.within(span) > 0)
     }
@@ -320,17 +314,17 @@ impl Facts {
     }
 
     /// Whether a process did not end by itself.
-    pub(crate) fn was_killed(&self, life: Life) -> bool {
-        self.killed.contains(&life)
+    pub(crate) fn was_killed(&self, process: ProcessId) -> bool {
+        self.killed.contains(&process)
     }
 
     /// When a process ended.
-    pub(crate) fn end_of(&self, life: Life) -> i64 {
-        self.ends.get(&life).copied().unwrap_or(self.end)
+    pub(crate) fn end_of(&self, process: ProcessId) -> i64 {
+        self.ends.get(&process).copied().unwrap_or(self.end)
     }
 }
 
-/// The same stretches of time, each moment once.
+/// The same times in order, each moment once.
 fn apart(mut spans: Vec<Span>) -> Vec<Span> {
     spans.sort_by_key(|span| span.from);
     let mut apart: Vec<Span> = Vec::new();

@@ -1,5 +1,5 @@
-//! A waiter enters. Looked at in the time in which nothing is wrong: before that, a process that is cut off
-//! waits for good reasons.
+//! A waiter gets its turn. Judged in the time without faults only: before, a process that is cut off waits for
+//! good reasons.
 
 use std::collections::HashMap;
 
@@ -9,17 +9,17 @@ use super::finding::Finding;
 use crate::history::{End, MS};
 use crate::once::PREFIX;
 
-/// How long a waiter may be passed over, if at least so many others enter who asked after him. (A wait queue
-/// may be long.)
+/// How long a waiter may be passed over, if at least so many callers that asked later enter. (A wait queue may be
+/// long.)
 const BOUND: i64 = 5_000 * MS;
 const OVERTAKERS: usize = 20;
 
-/// A key whose next owner enters later than this changes hands no more: somebody stays for long, or a lease
-/// runs out.
+/// If the next owner enters later than this, the key does not change hands: a section is long, or a lease runs
+/// out.
 const ROUND: i64 = 1_000 * MS;
 
-/// How long a key may be busy because of a lease that nobody is inside of: one that was given up is released,
-/// and a process takes the store's word for a second.
+/// How long a key may be busy because of a lease that nobody entered with: it is released when its caller gives
+/// up, and a process believes the store's last answer for a second.
 const NOBODY: i64 = 1_500 * MS;
 
 pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
@@ -27,31 +27,31 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     // A call of a run may hold its key without a section, and is no waiter.
     let sections = calls.sections().into_iter();
     for (key, sections) in sections.filter(|(key, _)| !key.starts_with(PREFIX)) {
-        let entries: Vec<_> = sections.iter().filter(|(call, _)| call.is_root()).collect();
-        // One that takes two keys may be waiting for the other one.
+        let entries: Vec<_> = sections.iter().filter(|(call, _)| call.is_acquirer()).collect();
+        // A call for two keys may be waiting for the other one.
         let waiters = calls
             .iter()
-            .filter(|call| call.key == key && call.wait > 0 && call.is_root() && !call.way.takes_two());
+            .filter(|call| call.key == key && call.wait > 0 && call.is_acquirer() && !call.form.takes_two());
         for waiter in waiters {
             let span = Span {
                 from: waiter.asked.max(healthy.from),
                 to: waiter.decided().min(healthy.to),
             };
-            let first = entries.partition_point(|(_, stay)| stay.entered <= span.from);
+            let first = entries.partition_point(|(_, section)| section.entered <= span.from);
             let others = entries[first..]
                 .iter()
-                .filter(|(other, _)| !other.shares_root(waiter))
-                .take_while(|(_, stay)| stay.entered < span.to);
+                .filter(|(other, _)| !other.shares_acquirer(waiter))
+                .take_while(|(_, section)| section.entered < span.to);
             let overtakers = others
                 .clone()
                 .filter(|(other, _)| other.asked > waiter.asked)
                 .count();
-            let passed_over = went_round(span, others.map(|(_, stay)| stay.entered))
-                - facts.still_within(waiter.life, span);
+            let passed_over = went_round(span, others.map(|(_, section)| section.entered))
+                - facts.still_within(waiter.process, span);
             if passed_over > BOUND && overtakers >= OVERTAKERS {
                 findings.push(Finding::Starved {
                     key: key.to_owned(),
-                    life: waiter.life,
+                    process: waiter.process,
                     call: waiter.number,
                     passed_over,
                     overtakers,
@@ -63,7 +63,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     held_by_nobody(calls, facts, healthy, findings);
 }
 
-/// For how long of `span` the key went from one to the next.
+/// For how long of `span` the key changed hands.
 fn went_round(span: Span, entries: impl Iterator<Item = i64>) -> i64 {
     let (mut length, mut last) = (0, span.from);
     for entered in entries {
@@ -73,8 +73,7 @@ fn went_round(span: Span, entries: impl Iterator<Item = i64>) -> i64 {
     length
 }
 
-/// Somebody was refused because of a token, and somebody else much later because of the same one, and nobody
-/// ever was inside with it.
+/// Callers were refused because of one token for too long, and nobody ever entered with it.
 fn held_by_nobody(calls: &Calls, facts: &Facts, healthy: Span, findings: &mut Vec<Finding>) {
     let mut refused: HashMap<(&str, i64), Span> = HashMap::new();
     let locks = calls.iter().filter(|call| !call.key.starts_with(PREFIX));
@@ -82,7 +81,7 @@ fn held_by_nobody(calls: &Calls, facts: &Facts, healthy: Span, findings: &mut Ve
         let Some(by) = refused_by(call).filter(|_| call.decided() < healthy.to) else {
             continue;
         };
-        // It stood in the way at some moment in between.
+        // The key was busy at some moment between ask and answer.
         let span = refused.entry((&call.key, by)).or_insert(Span {
             from: i64::MAX,
             to: i64::MIN,
@@ -91,8 +90,8 @@ fn held_by_nobody(calls: &Calls, facts: &Facts, healthy: Span, findings: &mut Ve
         span.to = span.to.max(call.asked);
     }
     for (key, sections) in calls.sections() {
-        for (_, stay) in sections {
-            refused.remove(&(key, stay.token));
+        for (_, section) in sections {
+            refused.remove(&(key, section.token));
         }
     }
     let mut refused: Vec<_> = refused.into_iter().collect();
@@ -109,10 +108,10 @@ fn held_by_nobody(calls: &Calls, facts: &Facts, healthy: Span, findings: &mut Ve
     }
 }
 
-/// Whether somebody may have held the key all the time while he waited for another key.
+/// Whether a call for two keys may have held this one all the time while it waited for the other.
 fn held_for_another(calls: &Calls, key: &str, span: Span) -> bool {
     calls.iter().any(|call| {
-        call.way.takes_two()
+        call.form.takes_two()
             && call.key == key
             && call.asked <= span.from
             && call.decided() + NOBODY >= span.to

@@ -1,4 +1,4 @@
-//! The resource that checks tokens: what it took, and what would have got through without the check.
+//! The resource that checks tokens: what it accepted, and what would have got through without the check.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -8,18 +8,18 @@ use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{Event, Line};
 
-/// The fate of the writes.
+/// The writes, by what became of them.
 #[derive(Debug, Default)]
 pub(crate) struct Writes {
     pub(crate) accepted: usize,
-    /// Writes that were sent before the successor was inside, and came later.
+    /// Writes that were sent before the next owner entered, and arrived later.
     pub(crate) refused_on_their_way: usize,
-    /// Writes of a section that went on after its successor was inside, by what explains it.
+    /// Writes of a section that went on after the next owner entered, by the cause.
     pub(crate) refused: BTreeMap<Cause, usize>,
 }
 
 impl Writes {
-    /// The writes that would have been accepted if nobody had looked at the tokens.
+    /// How many writes would have been accepted without the check.
     pub(crate) fn all_refused(&self) -> usize {
         self.refused_on_their_way + self.refused.values().sum::<usize>()
     }
@@ -59,16 +59,16 @@ pub(super) fn check(lines: &[Line], calls: &Calls, facts: &Facts, findings: &mut
         let successor = arrivals.first_above(key, *token);
         let section = calls
             .get(*from, *call)
-            .and_then(|call| Some((call, call.stay.as_ref()?)));
+            .and_then(|call| Some((call, call.section.as_ref()?)));
         match (successor, section) {
-            (Some(successor), Some((call, stay))) if successor <= *sent => {
+            (Some(successor), Some((call, section))) if successor <= *sent => {
                 let span = Span {
-                    from: successor.max(stay.entered),
+                    from: successor.max(section.entered),
                     to: *sent,
                 };
                 *writes
                     .refused
-                    .entry(cause(call, stay, span, calls, facts))
+                    .entry(cause(call, section, span, calls, facts))
                     .or_default() += 1;
             }
             _ => writes.refused_on_their_way += 1,
@@ -77,7 +77,7 @@ pub(super) fn check(lines: &[Line], calls: &Calls, facts: &Facts, findings: &mut
     writes
 }
 
-/// When each token of a key was first inside.
+/// When an owner first entered with each token of a key.
 struct Arrivals<'a>(HashMap<&'a str, BTreeMap<i64, i64>>);
 
 impl<'a> Arrivals<'a> {
@@ -85,14 +85,14 @@ impl<'a> Arrivals<'a> {
         let mut arrivals: HashMap<&str, BTreeMap<i64, i64>> = HashMap::new();
         for (key, sections) in calls.sections() {
             let tokens = arrivals.entry(key).or_default();
-            for (_, stay) in sections {
-                tokens.entry(stay.token).or_insert(stay.entered);
+            for (_, section) in sections {
+                tokens.entry(section.token).or_insert(section.entered);
             }
         }
         Self(arrivals)
     }
 
-    /// When the next owner after `token` was inside.
+    /// When the next owner after `token` entered.
     fn first_above(&self, key: &str, token: i64) -> Option<i64> {
         let mut above = self.0.get(key)?.range(token + 1..);
         above.next().map(|(_, entered)| *entered)

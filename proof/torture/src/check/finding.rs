@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-use super::calls::{Call, Stay};
+use super::calls::{Call, Section};
 use super::once::Fault;
 use crate::history::{AccountEnd, MS, Row};
 use crate::once;
-use crate::seat::Life;
+use crate::process_id::ProcessId;
 
 /// A section that is part of a finding.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Who {
-    pub(crate) life: Life,
+    pub(crate) process: ProcessId,
     pub(crate) call: u64,
     pub(crate) token: i64,
     pub(crate) entered: i64,
@@ -19,13 +19,13 @@ pub(crate) struct Who {
 }
 
 impl Who {
-    pub(super) fn of(call: &Call, stay: &Stay) -> Self {
+    pub(super) fn of(call: &Call, section: &Section) -> Self {
         Self {
-            life: call.life,
+            process: call.process,
             call: call.number,
-            token: stay.token,
-            entered: stay.entered,
-            left: call.stay_end(),
+            token: section.token,
+            entered: section.entered,
+            left: call.section_end(),
         }
     }
 }
@@ -36,15 +36,15 @@ impl fmt::Display for Who {
         write!(
             f,
             "process {} call {} (token {}, inside from {from} to {to} ms)",
-            self.life, self.call, self.token
+            self.process, self.call, self.token
         )
     }
 }
 
-/// One thing that must not be.
+/// A violation.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Finding {
-    /// Two owners were inside of a key at once, and no exception explains it.
+    /// Two owners were inside a key at once, and no exception explains it.
     Overlap {
         key: String,
         first: Who,
@@ -59,14 +59,14 @@ pub(crate) enum Finding {
     TokenFell { key: String, first: Who, second: Who },
     /// A re-entry had another owner or token than the lock around it.
     ReentryChanged { key: String, outer: Who, inner: Who },
-    /// The resource took a write although it had seen a larger token.
+    /// The resource accepted a write after one with a larger token.
     StaleWriteAccepted {
         key: String,
         token: i64,
         highest: i64,
         at: i64,
     },
-    /// Somebody else was inside before `hold_min` was over.
+    /// Another owner entered before `hold_min` was over.
     HoldMinCut {
         key: String,
         first: Who,
@@ -75,25 +75,25 @@ pub(crate) enum Finding {
     },
     /// A section went on after its `max_hold`.
     HeldTooLong { key: String, who: Who, late: i64 },
-    /// A lease was lost that was renewed, although nothing but slow commits was wrong.
+    /// A renewed lease was lost although nothing but slow commits was wrong.
     LostForNothing {
         key: String,
-        life: Life,
+        process: ProcessId,
         call: u64,
         at: i64,
     },
-    /// Somebody waited for longer than the bound while others were inside again and again.
+    /// A caller waited for longer than the bound while others entered again and again.
     Starved {
         key: String,
-        life: Life,
+        process: ProcessId,
         call: u64,
-        /// How long the key went round without him.
+        /// How long the key changed hands meanwhile.
         passed_over: i64,
-        /// How many entered who asked later.
+        /// How many callers entered that asked later.
         overtakers: usize,
         at: i64,
     },
-    /// Callers were refused because of a token that nobody had, and for so long.
+    /// Callers were refused because of a token that nobody had.
     HeldByNobody {
         key: String,
         token: i64,
@@ -103,14 +103,14 @@ pub(crate) enum Finding {
     /// A call took longer than its wait allows.
     Hung {
         key: String,
-        life: Life,
+        process: ProcessId,
         call: u64,
         what: &'static str,
         took: i64,
         limit: i64,
         at: i64,
     },
-    /// Somebody was refused because of a lease whose release was confirmed.
+    /// A caller was refused because of a lease whose release was confirmed.
     BusyAfterRelease {
         key: String,
         token: i64,
@@ -123,26 +123,26 @@ pub(crate) enum Finding {
     MoneyLost(Vec<AccountEnd>),
     /// A transfer was reported as committed and is not in the ledger.
     TransferLost { id: i64 },
-    /// Work that was to be done once was not, or not as its record says.
+    /// The work of a run is not what its kind and its record say.
     Once { fault: Fault, end: once::End },
     /// A call of `run_once` ended with an error that nothing explains.
     OnceRefused { run: u64, text: String },
     /// A process ended by itself.
-    Crashed { life: Life, code: Option<i32> },
+    Crashed { process: ProcessId, code: Option<i32> },
     /// A process did not end when it was asked to.
-    Stuck { life: Life },
-    /// Nobody got into a key after the faults were over.
+    Stuck { process: ProcessId },
+    /// Nobody entered a key after the faults were over.
     Dead { key: String },
-    /// The store failed a call when no fault was there to explain it.
+    /// A call got a store error that no fault explains.
     StoreFailed { key: String, at: i64, text: String },
     /// The history has no end.
     Unfinished,
 }
 
 impl Finding {
-    /// Whether a call is part of it.
-    pub(crate) fn is_about(&self, life: Life, call: u64) -> bool {
-        let one = |who: &Who| (who.life, who.call) == (life, call);
+    /// Whether a call is part of the finding.
+    pub(crate) fn is_about(&self, process: ProcessId, call: u64) -> bool {
+        let one = |who: &Who| (who.process, who.call) == (process, call);
         match self {
             Self::Overlap { first, second, .. }
             | Self::TokenReused { first, second, .. }
@@ -150,26 +150,26 @@ impl Finding {
             Self::ReentryChanged { outer, inner, .. } => one(outer) || one(inner),
             Self::HeldTooLong { who, .. } => one(who),
             Self::Hung {
-                life: hung,
+                process: hung,
                 call: number,
                 ..
             }
             | Self::LostForNothing {
-                life: hung,
+                process: hung,
                 call: number,
                 ..
             }
             | Self::Starved {
-                life: hung,
+                process: hung,
                 call: number,
                 ..
-            } => (*hung, *number) == (life, call),
+            } => (*hung, *number) == (process, call),
             _ => false,
         }
     }
 
     /// The key and the time to draw.
-    pub(crate) fn place(&self) -> Option<(&str, i64)> {
+    pub(crate) fn moment(&self) -> Option<(&str, i64)> {
         match self {
             Self::Overlap { key, second, .. }
             | Self::TokenReused { key, second, .. }

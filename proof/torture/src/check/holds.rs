@@ -1,62 +1,62 @@
 //! How long a lock is kept: at least `hold_min` once its call has returned, and at most `max_hold`.
 
-use super::calls::{Call, Calls, Stay};
+use super::calls::{Call, Calls, Section};
 use super::cause::is_late_by_itself;
 use super::facts::{Facts, Span};
 use super::finding::{Finding, Who};
 use crate::history::{End, MS};
 
-/// A call that was so slow to leave may have returned before its `hold_min` was in the row.
+/// A call that takes longer to return may not have written its `hold_min` to the row.
 const LEFT_AT_ONCE: i64 = 1_500 * MS;
 
-/// How much later than its `max_hold` a section may end: a machine that stalls tells its body late. No
-/// exclusion depends on it.
+/// How much later than its `max_hold` a section may end: on a machine that stalls its body learns of the end
+/// late. No exclusion depends on it.
 const TOLD_LATE: i64 = 500 * MS;
 
 pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     for (key, sections) in calls.sections() {
-        // The last one who kept the key, and until when.
-        let mut kept: Option<(&Call, &Stay, i64)> = None;
-        // When the last one had gone before whom somebody may come.
+        // The last section with `hold_min`, and until when it keeps the key.
+        let mut kept: Option<(&Call, &Section, i64)> = None;
+        // When the last of the sections before had ended.
         let mut left = i64::MIN;
-        for (call, stay) in sections {
-            if let Some((keeper, keeper_stay, until)) = kept
-                && stay.entered < until
-                && !call.shares_root(keeper)
+        for (call, section) in sections {
+            if let Some((keeper, keeper_section, until)) = kept
+                && section.entered < until
+                && !call.shares_acquirer(keeper)
             {
                 findings.push(Finding::HoldMinCut {
                     key: key.to_owned(),
-                    first: Who::of(keeper, keeper_stay),
-                    second: Who::of(call, stay),
-                    early: until - stay.entered,
+                    first: Who::of(keeper, keeper_section),
+                    second: Who::of(call, section),
+                    early: until - section.entered,
                 });
                 kept = None;
             }
             if let Some(until) = keeps_until(calls, call, left, facts) {
-                kept = Some((call, stay, until));
+                kept = Some((call, section, until));
             }
-            left = left.max(call.stay_end());
-            held_too_long(calls, call, stay, facts, findings);
+            left = left.max(call.section_end());
+            held_too_long(calls, call, section, facts, findings);
         }
     }
 }
 
-/// Until when a call that has returned keeps its key. The grant came no sooner than it was asked for, and no
-/// sooner than the one before had left, unless that one had lost its lease and went on beside it.
+/// Until when a call that has returned keeps its key. The grant came after the call asked, and after the section
+/// before had ended, unless that one had lost its lease and went on.
 fn keeps_until(calls: &Calls, call: &Call, left_before: i64, facts: &Facts) -> Option<i64> {
-    let hold_min = call.parameters.hold_min.filter(|_| call.is_root())?;
-    let stay = call.stay.as_ref()?;
-    let (left, answer) = (stay.left?, call.answer.as_ref()?);
+    let hold_min = call.parameters.hold_min.filter(|_| call.is_acquirer())?;
+    let section = call.section.as_ref()?;
+    let (left, answer) = (section.left?, call.answer.as_ref()?);
     let in_order = answer.end == End::Done && answer.at - left.at < LEFT_AT_ONCE;
-    // A lease that ends before `hold_min` is written leaves the key free at its end.
+    // If the lease ends before `hold_min` is written, the key is free.
     let lease_end = calls.granted_after(call) + call.parameters.ttl;
     let slow = Span {
         from: left.at,
         to: answer.at,
     };
-    let may_have_ended = answer.at >= lease_end && facts.hears_late(call.life, slow);
+    let may_have_ended = answer.at >= lease_end && facts.hears_late(call.process, slow);
     let granted = if left_before <= left.at {
-        call.asked.max(left_before).min(stay.entered)
+        call.asked.max(left_before).min(section.entered)
     } else {
         call.asked
     };
@@ -68,23 +68,23 @@ fn keeps_until(calls: &Calls, call: &Call, left_before: i64, facts: &Facts) -> O
     (in_order && !may_have_ended && !facts.taken_away(&call.key, span)).then_some(until)
 }
 
-/// A section ends with the `max_hold` of its root, unless its process or its body could not.
-fn held_too_long(calls: &Calls, call: &Call, stay: &Stay, facts: &Facts, findings: &mut Vec<Finding>) {
-    let root = calls
-        .get(call.life, call.root)
-        .and_then(|root| root.stay.as_ref());
-    let Some((root, max_hold)) = root.zip(call.parameters.max_hold) else {
+/// A section ends with the `max_hold` of its acquirer, unless its process or its body could not.
+fn held_too_long(calls: &Calls, call: &Call, section: &Section, facts: &Facts, findings: &mut Vec<Finding>) {
+    let acquirer = calls
+        .get(call.process, call.acquirer)
+        .and_then(|acquirer| acquirer.section.as_ref());
+    let Some((acquirer, max_hold)) = acquirer.zip(call.parameters.max_hold) else {
         return;
     };
     let span = Span {
-        from: (root.entered + max_hold + TOLD_LATE).max(stay.entered),
-        to: call.stay_end(),
+        from: (acquirer.entered + max_hold + TOLD_LATE).max(section.entered),
+        to: call.section_end(),
     };
-    let cut = stay.left.is_none();
-    if span.from < span.to && !cut && !is_late_by_itself(call, stay, span, facts) {
+    let cut = section.left.is_none();
+    if span.from < span.to && !cut && !is_late_by_itself(call, section, span, facts) {
         findings.push(Finding::HeldTooLong {
             key: call.key.clone(),
-            who: Who::of(call, stay),
+            who: Who::of(call, section),
             late: span.to - span.from,
         });
     }

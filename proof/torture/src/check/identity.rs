@@ -1,69 +1,71 @@
-//! The library's owners and tokens, judged by the roots of the calls: a token is of one root and never falls,
-//! all calls of a root have its owner and its token, and no two chains have the same owner.
+//! The library's owners and tokens: a token belongs to one acquirer and never falls, re-entries have the owner
+//! and the token of their acquirer, and no two chains have the same owner.
 
 use std::collections::HashMap;
 
-use super::calls::{Call, Calls, Stay};
+use super::calls::{Call, Calls, Section};
 use super::cause::{Cause, cause};
 use super::facts::{Facts, Span};
 use super::finding::{Finding, Who};
 
 pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
-    let mut chains: HashMap<&str, (&Call, &Stay)> = HashMap::new();
+    let mut chains: HashMap<&str, (&Call, &Section)> = HashMap::new();
     for (key, sections) in calls.sections() {
-        let mut tokens: HashMap<i64, (&Call, &Stay)> = HashMap::new();
-        let mut highest: Option<(&Call, &Stay)> = None;
-        for (call, stay) in sections {
-            let (first, first_stay) = *chains.entry(&stay.owner).or_insert((call, stay));
-            if (first.life, first.chain) != (call.life, call.chain) {
+        let mut tokens: HashMap<i64, (&Call, &Section)> = HashMap::new();
+        let mut highest: Option<(&Call, &Section)> = None;
+        for (call, section) in sections {
+            let (first, first_section) = *chains.entry(&section.owner).or_insert((call, section));
+            if (first.process, first.chain) != (call.process, call.chain) {
                 findings.push(Finding::OwnerShared {
-                    first: Who::of(first, first_stay),
-                    second: Who::of(call, stay),
+                    first: Who::of(first, first_section),
+                    second: Who::of(call, section),
                 });
             }
-            let (first, first_stay) = *tokens.entry(stay.token).or_insert((call, stay));
-            if !first.shares_root(call) {
+            let (first, first_section) = *tokens.entry(section.token).or_insert((call, section));
+            if !first.shares_acquirer(call) {
                 findings.push(Finding::TokenReused {
                     key: key.to_owned(),
-                    first: Who::of(first, first_stay),
-                    second: Who::of(call, stay),
+                    first: Who::of(first, first_section),
+                    second: Who::of(call, section),
                 });
             }
             match highest {
-                Some((before, above)) if above.token > stay.token => {
+                Some((before, above)) if above.token > section.token => {
                     let span = Span {
                         from: above.entered,
-                        to: call.stay_end(),
+                        to: call.section_end(),
                     };
-                    // One that overlaps is an overlap; here is one that came after the other had gone.
-                    if before.stay_end() <= stay.entered
-                        && cause(call, stay, span, calls, facts) == Cause::Unexplained
+                    // Sections that overlap are found by `exclusion`.
+                    if before.section_end() <= section.entered
+                        && cause(call, section, span, calls, facts) == Cause::Unexplained
                     {
                         findings.push(Finding::TokenFell {
                             key: key.to_owned(),
                             first: Who::of(before, above),
-                            second: Who::of(call, stay),
+                            second: Who::of(call, section),
                         });
                     }
                 }
-                _ => highest = Some((call, stay)),
+                _ => highest = Some((call, section)),
             }
-            reentry(calls, call, stay, findings);
+            reentry(calls, call, section, findings);
         }
     }
 }
 
 /// A re-entry keeps owner and token.
-fn reentry(calls: &Calls, call: &Call, stay: &Stay, findings: &mut Vec<Finding>) {
-    let root = calls.get(call.life, call.root);
-    let Some((outer, outer_stay)) = root.and_then(|root| Some((root, root.stay.as_ref()?))) else {
+fn reentry(calls: &Calls, call: &Call, section: &Section, findings: &mut Vec<Finding>) {
+    let Some(outer) = calls.get(call.process, call.acquirer) else {
         return;
     };
-    if (&outer_stay.owner, outer_stay.token) != (&stay.owner, stay.token) {
+    let Some(outer_section) = &outer.section else {
+        return;
+    };
+    if (&outer_section.owner, outer_section.token) != (&section.owner, section.token) {
         findings.push(Finding::ReentryChanged {
             key: call.key.clone(),
-            outer: Who::of(outer, outer_stay),
-            inner: Who::of(call, stay),
+            outer: Who::of(outer, outer_section),
+            inner: Who::of(call, section),
         });
     }
 }

@@ -1,4 +1,4 @@
-//! Work that is to be done once: as often as its kind allows, and as its record says.
+//! Runs of `run_once`: the work was done as often as its kind allows, and as its record says.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -6,10 +6,10 @@ use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{Event, History, Line, MS};
 use crate::once::{Answer, End, Kind, MOST_ATTEMPTS, Step};
-use crate::seat::Life;
+use crate::process_id::ProcessId;
 
-/// How long after its end a call that gave up may still be taken back, beside the ttl of its lease; and how long
-/// a fault makes itself felt after its end.
+/// How long after a call and its ttl its attempt may still be taken back, and how long after its end a fault
+/// still has effects.
 const AFTERWARDS: i64 = 2_000 * MS;
 
 /// A fault of a run.
@@ -17,9 +17,9 @@ const AFTERWARDS: i64 = 2_000 * MS;
 pub(crate) enum Fault {
     /// The work was done more often than its kind allows.
     DoneTooOften,
-    /// It succeeded, and the work is not there.
+    /// The run succeeded, and the work is not there.
     WorkLost,
-    /// It did not succeed, although somebody called it when nothing was wrong any more.
+    /// The run did not succeed, although it was called when nothing was wrong any more.
     NeverDone,
     /// The work was committed with its record, and the record does not say so.
     RecordLost,
@@ -31,10 +31,9 @@ pub(crate) enum Fault {
     TooManyAttempts,
     /// A caller was given a result that is not that of the record.
     ResultLost,
-    /// An attempt is counted, or in doubt, whose body never began, although nothing was wrong when it was
-    /// given up.
+    /// An attempt counts, or is in doubt, whose body never began, and no fault kept it from being taken back.
     NeverBegun,
-    /// A caller was told that a run had crashed while its body ran, and nothing was wrong.
+    /// A caller was told that a run had crashed while its body ran without a fault.
     RefusedBesideABody,
     /// A body began after a caller was given the result.
     Repeated,
@@ -61,13 +60,12 @@ impl Fault {
 /// Figures of the runs.
 #[derive(Debug, Default)]
 pub(crate) struct Runs {
-    /// Those that were called.
     pub(crate) called: usize,
     pub(crate) attempts: usize,
     pub(crate) answers: BTreeMap<&'static str, usize>,
 }
 
-/// The story of a run, by those who called it.
+/// The calls of a run, and what they did.
 #[derive(Debug, Default)]
 struct Called {
     /// The attempts as which bodies began.
@@ -80,8 +78,8 @@ struct Called {
 /// A call of a run.
 #[derive(Debug)]
 struct OnceCall {
-    /// `None` for one of the runner.
-    life: Option<Life>,
+    /// `None` for the runner.
+    process: Option<ProcessId>,
     asked: i64,
     ttl: i64,
     renews: bool,
@@ -91,7 +89,7 @@ struct OnceCall {
 }
 
 impl OnceCall {
-    /// The time in which something may have kept it from being taken back.
+    /// The time in which a fault may have kept the attempt from being taken back.
     fn span(&self) -> Span {
         let end = self.answered.as_ref().map_or(i64::MAX, |(at, _)| *at);
         Span {
@@ -100,25 +98,25 @@ impl OnceCall {
         }
     }
 
-    /// It ended without a body and without an answer, so that it may have begun and is to be taken back.
+    /// The call ended without a body and without an answer: its attempt may have begun and must be taken back.
     fn gave_up(&self) -> bool {
         let ended = self.answered.as_ref().map(|(_, answer)| answer);
         self.body.is_none() && matches!(ended, None | Some(Answer::Unknown | Answer::Cut))
     }
 
-    /// It may have left its attempt without an outcome. One that was answered otherwise did so only if the
-    /// write of the outcome went wrong.
+    /// The call may have left its attempt without an outcome: it has no certain answer, or the write of the
+    /// outcome went wrong.
     fn may_stay_open(&self, wrong: &Wrong, facts: &Facts) -> bool {
         let ended = self.answered.as_ref().map(|(_, answer)| answer);
         matches!(ended, None | Some(Answer::Unknown | Answer::Cut))
-            || self.body.is_some() && wrong.excuses(self.life, self.span(), facts)
+            || self.body.is_some() && wrong.excuses(self.process, self.span(), facts)
     }
 }
 
 /// When something was wrong.
 #[derive(Debug, Default)]
 struct Wrong {
-    /// With the servers, or with the processes of a seat.
+    /// Faults of the servers (`None`), or of the processes of a slot.
     faults: Vec<(Option<usize>, Span)>,
 }
 
@@ -128,19 +126,16 @@ impl Wrong {
         let mut open = Vec::new();
         for line in &history.runner {
             match &line.event {
-                // Operators have the keys of locks only.
+                // Operators know no keys of runs.
                 Event::Fault { fault } if !fault.is_an_order() => {
                     open.push((fault, wrong.faults.len()));
-                    let span = Span {
-                        from: line.at,
-                        to: i64::MAX,
-                    };
-                    wrong.faults.push((fault.seat(), span));
+                    let span = Span::since(line.at);
+                    wrong.faults.push((fault.slot(), span));
                 }
                 Event::Done { fault, .. } => {
                     if let Some(at) = open.iter().position(|(other, _)| *other == fault) {
-                        let (_, place) = open.remove(at);
-                        wrong.faults[place].1.to = line.at + AFTERWARDS;
+                        let (_, index) = open.remove(at);
+                        wrong.faults[index].1.to = line.at + AFTERWARDS;
                     }
                 }
                 _ => {}
@@ -149,16 +144,18 @@ impl Wrong {
         wrong
     }
 
-    /// Whether something was wrong in a stretch of time that can excuse what became of a call.
-    fn excuses(&self, life: Option<Life>, span: Span, facts: &Facts) -> bool {
-        // A beginning must be taken back whatever became of its write.
-        let troubled = life.is_some_and(|life| facts.troubles(life, span).any(|trouble| !trouble.begins));
-        let still = life.is_some_and(|life| {
-            facts.still_within(life, span) > 0 || facts.end_of(life) < span.to && facts.was_killed(life)
+    /// Whether something was wrong in `span` that can excuse what became of a call.
+    fn excuses(&self, process: Option<ProcessId>, span: Span, facts: &Facts) -> bool {
+        // A beginning must be taken back, whether or not its write went wrong.
+        let troubled =
+            process.is_some_and(|process| facts.troubles(process, span).any(|trouble| !trouble.begins));
+        let still = process.is_some_and(|process| {
+            facts.still_within(process, span) > 0
+                || facts.end_of(process) < span.to && facts.was_killed(process)
         });
-        let concerns = |seat: Option<usize>| seat.is_none() || seat == life.map(|life| life.seat);
+        let concerns = |slot: Option<usize>| slot.is_none() || slot == process.map(|process| process.slot);
         let mut faults = self.faults.iter();
-        troubled || still || faults.any(|(seat, fault)| concerns(*seat) && fault.within(span) > 0)
+        troubled || still || faults.any(|(slot, fault)| concerns(*slot) && fault.within(span) > 0)
     }
 }
 
@@ -174,9 +171,9 @@ pub(super) fn check(history: &History, facts: &Facts, findings: &mut Vec<Finding
             ends.extend(all.iter().map(|end| (end.run, end)));
         }
     }
-    let workers = history.workers.iter().map(|(life, log)| (Some(*life), log));
-    for (life, log) in workers.chain([(None, &history.runner)]) {
-        read(life, log, &mut called, &mut runs, findings);
+    let workers = history.workers.iter().map(|(process, log)| (Some(*process), log));
+    for (process, log) in workers.chain([(None, &history.runner)]) {
+        read(process, log, &mut called, &mut runs, findings);
     }
     runs.called = called.len();
     // Without an end there is nothing to compare with, and that is a finding of its own.
@@ -201,14 +198,14 @@ pub(super) fn check(history: &History, facts: &Facts, findings: &mut Vec<Finding
 
 /// Reads the log of one process.
 fn read(
-    life: Option<Life>,
+    process: Option<ProcessId>,
     log: &[Line],
     called: &mut BTreeMap<u64, Called>,
     runs: &mut Runs,
     findings: &mut Vec<Finding>,
 ) {
-    // Where each call of this process stands.
-    let mut places: HashMap<u64, (u64, usize)> = HashMap::new();
+    // Of each call of this process, where it stands among the calls of its run.
+    let mut index: HashMap<u64, usize> = HashMap::new();
     for line in log {
         match &line.event {
             Event::OnceAsk {
@@ -218,9 +215,9 @@ fn read(
                 renews,
             } => {
                 let calls = &mut called.entry(*run).or_default().calls;
-                places.insert(*call, (*run, calls.len()));
+                index.insert(*call, calls.len());
                 calls.push(OnceCall {
-                    life,
+                    process,
                     asked: line.at,
                     ttl: i64::from(*ttl_ms) * MS,
                     renews: *renews,
@@ -238,17 +235,17 @@ fn read(
                 if *step == Step::BeforeTheWork {
                     called.begun.push(*attempt);
                 }
-                if let Some((_, place)) = places.get(call) {
-                    let began = called.calls[*place].body.map_or(line.at, |body| body.from);
-                    called.calls[*place].body = Some(Span {
+                if let Some(index) = index.get(call) {
+                    let began = called.calls[*index].body.map_or(line.at, |body| body.from);
+                    called.calls[*index].body = Some(Span {
                         from: began,
                         to: line.at,
                     });
                 }
             }
             Event::OnceAnswer { call, run, answer } => {
-                if let Some((_, place)) = places.get(call) {
-                    let call = &mut called.entry(*run).or_default().calls[*place];
+                if let Some(index) = index.get(call) {
+                    let call = &mut called.entry(*run).or_default().calls[*index];
                     call.answered = Some((line.at, answer.clone()));
                 }
                 let name = match answer {
@@ -274,14 +271,14 @@ fn read(
     }
 }
 
-/// The faults that only the order of events shows.
+/// The faults that the order of events shows.
 fn in_time(end: &End, called: &Called, wrong: &Wrong, facts: &Facts) -> Vec<Fault> {
     let attempts = end.record.as_ref().map_or(0, |record| record.attempts);
     let missing = (1..=attempts).filter(|attempt| !called.begun.contains(attempt));
     let excused = called
         .calls
         .iter()
-        .filter(|call| call.gave_up() && wrong.excuses(call.life, call.span(), facts));
+        .filter(|call| call.gave_up() && wrong.excuses(call.process, call.span(), facts));
     let refused = called.calls.iter().filter_map(|call| match &call.answered {
         Some((at, Answer::Refused)) => Some(Span {
             from: call.asked,
@@ -299,7 +296,7 @@ fn in_time(end: &End, called: &Called, wrong: &Wrong, facts: &Facts) -> Vec<Faul
             call.renews
                 && body.from < refused.from
                 && refused.to < body.to
-                && !wrong.excuses(call.life, lived, facts)
+                && !wrong.excuses(call.process, lived, facts)
         })
     };
     let succeeded = called.calls.iter().filter_map(|call| match &call.answered {
@@ -338,7 +335,7 @@ fn faults(end: &End, called: &Called, wrong: &Wrong, facts: &Facts) -> Vec<Fault
         }
     };
     if record.is_none() && last_begun == 0 && done == 0 {
-        // Nobody came so far as to begin.
+        // No attempt began.
         return Vec::new();
     }
     let all = [

@@ -1,9 +1,9 @@
-//! For how long nobody was granted a lock while the servers failed.
+//! How long the store granted nothing while servers failed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::calls::{Call, Calls, Stay};
+use super::calls::{Call, Calls, Section};
 use crate::fault::Fault;
 use crate::history::{Event, History};
 
@@ -16,10 +16,10 @@ pub(super) fn check(history: &History, calls: &Calls) -> BTreeMap<&'static str, 
         match &line.event {
             Event::Fault { fault } if fault.is_an_outage() => begun.push((fault, line.at)),
             Event::Done { fault, injected } => {
-                let Some(place) = begun.iter().position(|(begun, _)| *begun == fault) else {
+                let Some(index) = begun.iter().position(|(begun, _)| *begun == fault) else {
                     continue;
                 };
-                let (_, from) = begun.swap_remove(place);
+                let (_, from) = begun.swap_remove(index);
                 if *injected {
                     let longest = longest_gap(&grants, from, line.at);
                     outages.entry(fault.name()).or_default().push(longest);
@@ -31,7 +31,7 @@ pub(super) fn check(history: &History, calls: &Calls) -> BTreeMap<&'static str, 
     outages
 }
 
-/// When the store granted a key, whichever it was.
+/// When the store granted any key.
 pub(super) fn grants(calls: &Calls) -> Vec<i64> {
     let sections = calls.sections();
     let mut grants: Vec<i64> = sections
@@ -42,22 +42,22 @@ pub(super) fn grants(calls: &Calls) -> Vec<i64> {
     grants
 }
 
-/// When the store granted a key: nobody entered by a local hand-over, whose token follows on the one before.
-fn granted(sections: &[(&Call, &Stay)]) -> Vec<i64> {
-    let mut before: Option<(&Call, &Stay)> = None;
+/// When the store granted a key. A token that is one larger than the one before came by a local hand-over.
+fn granted(sections: &[(&Call, &Section)]) -> Vec<i64> {
+    let mut before: Option<(&Call, &Section)> = None;
     let mut granted = Vec::new();
-    for &(call, stay) in sections.iter().filter(|(call, _)| call.is_root()) {
-        let handed_over =
-            before.is_some_and(|(former, left)| former.life == call.life && left.token + 1 == stay.token);
+    for &(call, section) in sections.iter().filter(|(call, _)| call.is_acquirer()) {
+        let handed_over = before
+            .is_some_and(|(former, left)| former.process == call.process && left.token + 1 == section.token);
         if !handed_over {
-            granted.push(stay.entered);
+            granted.push(section.entered);
         }
-        before = Some((call, stay));
+        before = Some((call, section));
     }
     granted
 }
 
-/// Of the gaps between grants that reach into this time.
+/// The longest gap between grants that reaches into this time.
 fn longest_gap(grants: &[i64], from: i64, to: i64) -> Duration {
     let gaps = grants.windows(2).filter(|gap| gap[1] > from && gap[0] < to);
     let longest = gaps.map(|gap| gap[1] - gap[0]).max().unwrap_or(0);

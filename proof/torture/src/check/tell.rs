@@ -15,7 +15,7 @@ impl fmt::Display for Finding {
                 length,
             } => {
                 let us = length / 1_000;
-                write!(f, "two inside of {key} for {us} µs: {first} and {second}")
+                write!(f, "two inside {key} for {us} µs: {first} and {second}")
             }
             Self::OwnerShared { first, second } => {
                 write!(f, "two chains had one owner: {first} and {second}")
@@ -47,9 +47,9 @@ impl fmt::Display for Finding {
             Self::TransferLost { id } => write!(f, "transfer {id} was committed and is not in the ledger"),
             Self::Once { fault, end } => write!(f, "{}: {end:?}", fault.name()),
             Self::OnceRefused { run, text } => write!(f, "run {run} ended without a reason: {text}"),
-            Self::Crashed { life, code } => write!(f, "process {life} ended by itself with {code:?}"),
-            Self::Stuck { life } => write!(f, "process {life} did not end when it was asked to"),
-            Self::Dead { key } => write!(f, "nobody got into {key} after the faults were over"),
+            Self::Crashed { process, code } => write!(f, "process {process} ended by itself with {code:?}"),
+            Self::Stuck { process } => write!(f, "process {process} did not end when it was asked to"),
+            Self::Dead { key } => write!(f, "nobody entered {key} after the faults were over"),
             Self::StoreFailed { key, text, .. } => {
                 write!(f, "the store failed a call on {key} without a fault: {text}")
             }
@@ -76,13 +76,15 @@ impl Finding {
                 let ms = late / MS;
                 write!(f, "{key} was held for {ms} ms longer than its max_hold: {who}")
             }
-            Self::LostForNothing { key, life, call, .. } => write!(
+            Self::LostForNothing {
+                key, process, call, ..
+            } => write!(
                 f,
-                "process {life} call {call} lost {key} although nothing but slow commits was wrong"
+                "process {process} call {call} lost {key} although nothing but slow commits was wrong"
             ),
             Self::Starved {
                 key,
-                life,
+                process,
                 call,
                 passed_over,
                 overtakers,
@@ -91,7 +93,7 @@ impl Finding {
                 let ms = passed_over / MS;
                 write!(
                     f,
-                    "process {life} call {call} waited for {key} while {overtakers} who asked later entered, in {ms} ms"
+                    "process {process} call {call} waited for {key} while {overtakers} calls that asked later entered, in {ms} ms"
                 )
             }
             Self::HeldByNobody {
@@ -105,7 +107,7 @@ impl Finding {
             }
             Self::Hung {
                 key,
-                life,
+                process,
                 call,
                 what,
                 took,
@@ -115,7 +117,7 @@ impl Finding {
                 let (took, limit) = (took / MS, limit / MS);
                 write!(
                     f,
-                    "process {life} call {call} on {key} took {took} ms {what}, with {limit} ms allowed"
+                    "process {process} call {call} on {key} took {took} ms {what}, with {limit} ms allowed"
                 )
             }
             Self::BusyAfterRelease {
@@ -127,7 +129,7 @@ impl Finding {
                 let later = (asked - released) / MS;
                 write!(
                     f,
-                    "{key} was busy with token {token} for somebody who asked {later} ms after its release was confirmed"
+                    "{key} was busy with token {token} for a call that asked {later} ms after its release was confirmed"
                 )
             }
             _ => unreachable!("is told of above"),

@@ -1,4 +1,4 @@
-//! Callers who hold and wait, and what they have seen.
+//! Callers that hold and wait, and what they saw.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -23,7 +23,7 @@ const WAITS: std::ops::Range<u64> = 1_000..20_000;
 /// seconds by itself.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The whole of what was seen.
+/// What all callers saw.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Tally {
     granted: u64,
@@ -72,7 +72,7 @@ impl fmt::Display for Tally {
     }
 }
 
-/// The knowledge about a key.
+/// What the callers know of a key.
 #[derive(Debug, Default)]
 struct Seen {
     latest_token: i64,
@@ -111,7 +111,7 @@ impl Callers {
         Self { shared, tasks, stop }
     }
 
-    /// Lets the last calls end. Returns what all of them have seen.
+    /// Lets the last calls end.
     pub(super) async fn end(self) -> Tally {
         self.stop.cancel();
         self.tasks.join_all().await;
@@ -138,7 +138,7 @@ impl Shared {
             Err(error) => return self.refused(&error),
         };
         self.enter(&key, &guard);
-        // One in five is inside during a whole fail-over.
+        // One in five may be inside during a whole fail-over.
         let inside = Duration::from_millis(if rng.u8(..5) == 0 {
             rng.u64(500..4_000)
         } else {
@@ -181,7 +181,7 @@ impl Shared {
     fn leave(&self, key: &str, guard: &Arc<LockGuard>) {
         let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(seen) = keys.get_mut(key) {
-            // Unless another owner entered after this one had lost it.
+            // Another owner may have entered after this one lost its lease.
             seen.inside = seen.inside.take().filter(|inside| !Arc::ptr_eq(inside, guard));
         }
     }
@@ -208,7 +208,7 @@ impl Shared {
     }
 }
 
-/// Says at once what must not be, so that it can be seen beside the fault of that moment.
+/// Prints a violation at once, beside the fault of that moment.
 fn tell(what: &str) {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     eprintln!("    {:.3}: {what}", now.unwrap_or_default().as_secs_f64());

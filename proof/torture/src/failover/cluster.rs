@@ -22,8 +22,7 @@ pub(super) enum Fault {
     TwoPrimaries,
     /// The node in use is killed, and comes back when another one is used.
     KillNode,
-    /// The node in use stands still. If that lasts, the others go on without it, and it has to join them
-    /// again.
+    /// The node in use is stopped. If that lasts, the others go on without it, and it must join them again.
     StopNode,
     /// The other nodes are killed. The one in use refuses everything until they are back.
     NoQuorum,
@@ -41,7 +40,7 @@ impl Fault {
         }
     }
 
-    /// How long it lasts, in ms. One that ends by itself is over when a caller has a lock.
+    /// How long the fault lasts before the repair, in ms.
     pub(super) fn lasts(self) -> std::ops::Range<u64> {
         match self {
             Self::KillPrimary | Self::StandbyAway | Self::NoQuorum => 500..4_000,
@@ -56,7 +55,7 @@ impl Fault {
 #[derive(Debug)]
 pub(super) enum Cluster {
     Postgres(Box<Pair>),
-    /// With the node that was in use when the latest fault began.
+    /// The nodes, and the one that was in use when the latest fault began.
     Galera(Box<Galera>, usize),
 }
 
@@ -68,7 +67,7 @@ impl Cluster {
         })
     }
 
-    /// The URL for a manager. Nodes of Galera stand in it from `first` on.
+    /// The URL for a manager. It names Galera's nodes from `first` on.
     pub(super) fn url(&self, first: usize) -> String {
         match self {
             Self::Postgres(pair) => pair.url(),
@@ -83,8 +82,7 @@ impl Cluster {
         }
     }
 
-    /// From here on nothing can be committed where the managers commit. If nobody replaces that server by
-    /// himself, [`repair`](Self::repair) must follow.
+    /// Begins a fault: the server in use can commit nothing. [`repair`](Self::repair) follows.
     pub(super) async fn begin(&mut self, fault: Fault) -> anyhow::Result<()> {
         match self {
             Self::Postgres(pair) => match fault {
@@ -104,7 +102,7 @@ impl Cluster {
         Ok(())
     }
 
-    /// A server takes writes again.
+    /// Makes a server take writes again.
     pub(super) async fn repair(&mut self, fault: Fault) -> anyhow::Result<()> {
         match (self, fault) {
             (Self::Postgres(pair), Fault::KillPrimary) => pair.promote().await,
@@ -117,7 +115,7 @@ impl Cluster {
         }
     }
 
-    /// All servers are there again.
+    /// Brings all servers back.
     pub(super) async fn restore(&mut self, fault: Fault) -> anyhow::Result<()> {
         match (self, fault) {
             (Self::Postgres(pair), Fault::KillPrimary | Fault::TwoPrimaries) => pair.follow().await,

@@ -1,10 +1,10 @@
-//! The events that are written down.
+//! The events of a history.
 
 use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
 use crate::once;
-use crate::seat::Life;
+use crate::process_id::ProcessId;
 use crate::settings::Settings;
 
 /// A line of a history.
@@ -24,26 +24,26 @@ pub(crate) enum Event {
     Ask {
         call: u64,
         key: String,
-        way: Way,
+        form: Form,
         ttl_ms: u32,
         wait_ms: u32,
         renew: bool,
         hold_min_ms: Option<u32>,
         max_hold_ms: Option<u32>,
-        /// The call inside of whose section this one is made, by the same chain: what the worker itself hands
-        /// down to nested calls and to tasks that inherit.
+        /// The call of the same chain inside whose section this one is made. The worker itself passes it to
+        /// nested calls and to tasks that inherit.
         within: Option<u64>,
-        /// The call inside of whose section its task was spawned without `inherit`: another chain.
+        /// The call inside whose section this call's task was spawned without `inherit`: another chain.
         spawned_by: Option<u64>,
     },
     /// Worker: the section of a call begins.
     Enter { call: u64, owner: String, token: i64 },
-    /// Worker: the section will now keep its thread without reaching an await, for so long as it is planned.
+    /// Worker: from now on the section blocks its thread, for so long by its plan.
     Block { call: u64, ms: u32 },
-    /// Worker: the section reached an await after it kept its thread. One that ends before it does never says
-    /// so.
+    /// Worker: the section reached an await after it blocked its thread. Not written by a section that ends
+    /// first.
     Unblock { call: u64 },
-    /// Worker: the section has ended, and this is when it was last alive and knew that it had the lock.
+    /// Worker: the section has ended; at `last_step` it last ran and had the lock as far as it knew.
     Leave { call: u64, last_step: i64, how: How },
     /// Worker: the guard's release was confirmed.
     Released { call: u64 },
@@ -51,30 +51,30 @@ pub(crate) enum Event {
     Answer {
         call: u64,
         end: End,
-        /// The token of the holder that was in the way, when it was busy.
+        /// The holder's token, if the key was busy.
         by: Option<i64>,
-        /// The message, where it says more.
+        /// The message of an error that `end` does not tell.
         text: Option<String>,
     },
-    /// Worker: nothing in the process ran for so long before this.
+    /// Worker: nothing in the process ran for so long until now.
     Stall { ms: u32 },
-    /// Worker: a transfer was committed, as the database said.
+    /// Worker: the database confirmed the commit of a transfer.
     Transferred { id: i64 },
     /// Worker, and runner at the end: a call of `run_once` is about to be made.
     OnceAsk {
         call: u64,
         run: u64,
         ttl_ms: u32,
-        /// Its lease lives for as long as its body.
+        /// The lease is renewed for as long as the body runs.
         renews: bool,
     },
-    /// Worker: the write of a record was kept from the store or its answer from the worker.
+    /// Worker: the write of a record was delayed or lost on purpose, or its answer was.
     Troubled {
         key: String,
-        /// It begins an attempt. Others end one, or take it back.
+        /// The write begins an attempt. Others end one, or take it back.
         begins: bool,
     },
-    /// Worker, and runner at the end: an attempt of a run has come so far.
+    /// Worker, and runner at the end: an attempt of a run has reached a step.
     OnceStep {
         call: u64,
         run: u64,
@@ -88,14 +88,14 @@ pub(crate) enum Event {
         answer: once::Answer,
     },
 
-    /// Resource: a write arrived that was sent at `sent` by a section.
+    /// Resource: a section's write arrived.
     Write {
-        from: Life,
+        from: ProcessId,
         call: u64,
         key: String,
         token: i64,
         sent: i64,
-        /// The largest token that was seen for the key before.
+        /// The largest earlier token of the key.
         last: i64,
         accepted: bool,
     },
@@ -105,90 +105,91 @@ pub(crate) enum Event {
         store: String,
         seed: u64,
         end: i64,
-        /// A leader of this store that was stopped may end leases that are in use when it is woken.
+        /// A leader of this store that is stopped and woken may end leases that are in use.
         woken_leader_revokes: bool,
     },
     /// Runner: a process was started.
     Started {
-        life: Life,
+        process: ProcessId,
         pid: u32,
         settings: Settings,
     },
-    /// Runner: a process was killed; it lived until now at least.
-    Killed { life: Life },
-    /// Runner: a process ended after it was asked to, and its exit code.
-    Ended { life: Life, code: Option<i32> },
+    /// Runner: a process is killed now.
+    Killed { process: ProcessId },
+    /// Runner: a process ended, with this exit code.
+    Ended { process: ProcessId, code: Option<i32> },
     /// Runner: a process did not end although it was asked to.
-    Stuck { life: Life },
-    /// Runner: a process stood still from now on.
-    Paused { life: Life },
-    /// Runner: a process went on.
-    Continued { life: Life },
+    Stuck { process: ProcessId },
+    /// Runner: a process is stopped from now on.
+    Paused { process: ProcessId },
+    /// Runner: a process goes on.
+    Continued { process: ProcessId },
     /// Runner: an operator is about to free a key by force.
     Forcing { key: String },
-    /// Runner: the order was carried out; whether it freed the key, unless that is not known.
+    /// Runner: the order has ended; whether it freed the key, if that is known.
     Forced { key: String, freed: Option<bool> },
     /// Runner: a fault is about to be injected.
     Fault { fault: Fault },
-    /// Runner: what came of the fault.
+    /// Runner: the fault has ended, or could not be injected.
     Done { fault: Fault, injected: bool },
     /// Runner: no more faults from now on.
     Calm,
     /// Runner: commits are slow from now on, and nothing else is wrong.
     SlowCommits,
-    /// Runner: all processes have gone and their leases must have ended; these rows are held.
+    /// Runner: all processes have ended and their leases must be over; these rows are held.
     Quiet { held: Vec<Row> },
-    /// Runner: what the accounts say at the end.
+    /// Runner: the accounts at the end.
     Bank {
         accounts: Vec<AccountEnd>,
         /// Every line of the ledger, by transfer.
         transfers: Vec<i64>,
     },
-    /// Runner: what is left of the work that was to be done once.
+    /// Runner: the runs of `run_once` at the end.
     OnceEnds { ends: Vec<once::End> },
 }
 
 /// How a lock is taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Way {
+pub(crate) enum Form {
     /// `locks.lock(key).run(body)`.
-    With,
+    #[serde(alias = "with")]
+    Run,
     /// The attribute.
     Attribute,
-    /// A guard, with the section inside of `enter`.
+    /// A guard, with the section inside `enter`.
     Guard,
-    /// A guard whose holder looks at `is_lost` by itself.
+    /// A guard whose holder checks `is_lost` itself.
     BareGuard,
     /// `run` and `on_lost = "signal"`.
     Signal,
     /// `dblock::inherit` in a task of its own.
     Inherit,
-    /// The body of `run_once`. Such a call is written down when its body begins.
+    /// The body of `run_once`. `Ask` is written when the body begins.
     Once,
-    /// `run` on two keys. Such a call is written down as two, one for each key, the second
-    /// one within the first. So are the other two that take keys together.
-    WithAll,
+    /// `run` on two keys. The history has two calls, one for each key, the second within the first; so it has
+    /// for the next two forms.
+    #[serde(alias = "with_all")]
+    RunAll,
     /// The attribute with `keys`.
     AttributeAll,
     /// A guard of two keys.
     GuardAll,
-    /// `transaction`. Such a call, and the next one, notes no section: its effects are judged by
-    /// the bank.
+    /// `transaction`. This form and the next write no section; the bank shows their effects.
     Transaction,
     /// The attribute with `tx`.
     InTransaction,
 }
 
-impl Way {
-    /// Its lock ends with a transaction.
+impl Form {
+    /// The lock ends with a transaction.
     pub(crate) fn ends_with_transaction(self) -> bool {
         matches!(self, Self::Transaction | Self::InTransaction)
     }
 
-    /// It takes two keys together. It waits for one of them at a time, and may hold the first meanwhile.
+    /// The call takes two keys. It waits for one at a time, and may hold the other meanwhile.
     pub(crate) fn takes_two(self) -> bool {
-        matches!(self, Self::WithAll | Self::AttributeAll | Self::GuardAll)
+        matches!(self, Self::RunAll | Self::AttributeAll | Self::GuardAll)
     }
 }
 

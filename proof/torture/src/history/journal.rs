@@ -8,7 +8,7 @@ use anyhow::Context as _;
 
 use super::{Event, Line, now};
 
-/// A file of lines. A line that was written stays, however the process ends.
+/// A file of lines. A written line is kept however the process ends.
 #[derive(Debug)]
 pub(crate) struct Journal(File);
 
@@ -19,8 +19,7 @@ impl Journal {
             .with_context(|| format!("cannot make {}", path.display()))
     }
 
-    /// Writes a line with the present time, in one system call. The time is taken before, so a line is never
-    /// dated too late.
+    /// Writes a line with the present time, in one system call. The time is never later than the write.
     pub(crate) fn write(&self, event: Event) -> i64 {
         let at = now();
         self.write_at(at, event);

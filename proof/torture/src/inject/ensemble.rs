@@ -8,11 +8,11 @@ use tokio::time::sleep;
 use super::{Injector, millis};
 use crate::fault::Fault;
 
-/// How long a leader that was woken needs to learn that there is another one.
-const LEARNS: Duration = Duration::from_secs(1);
+/// How long a leader that was woken may take to notice that there is another one.
+const STEPS_DOWN: Duration = Duration::from_secs(1);
 
 impl Injector<'_> {
-    /// Returns when all servers are there again.
+    /// Carries out a fault of an ensemble. Returns when all servers run again.
     pub(super) async fn on_ensemble(&self, fault: &Fault) -> anyhow::Result<bool> {
         let ensemble = self.target.ensemble.as_ref();
         // One fault of the servers at a time.
@@ -39,7 +39,7 @@ impl Injector<'_> {
                 ensemble.servers[leader].pause()?;
                 sleep(millis(ms)).await;
                 ensemble.servers[leader].wake()?;
-                sleep(LEARNS).await;
+                sleep(STEPS_DOWN).await;
             }
             // The leader alone can commit nothing.
             Fault::SlowCommits { ms } => {

@@ -1,4 +1,4 @@
-//! The primary goes away, and its Sentinels choose another.
+//! The primary goes away, and its Sentinels choose another one.
 
 use std::time::Duration;
 
@@ -9,14 +9,14 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::Injector;
 
-/// How long a server may take to say what it is: one that is stopped says nothing.
+/// How long a server may take to tell its role. A stopped one does not answer.
 const TIMEOUT: Duration = Duration::from_millis(300);
 
-/// How long a server that is back may take until it is a replica. Sentinels wait for 10 seconds and more.
+/// How long a former primary may take to become a replica. Sentinels wait for 10 seconds and more.
 const DEMOTED: Duration = Duration::from_secs(40);
 
 impl Injector<'_> {
-    /// Returns when the former primary is a replica: until then it may take writes that will be lost.
+    /// Returns when the former primary is a replica: until then it may take writes that are lost later.
     pub(super) async fn fail_over(&self, stop: bool, length: Duration) -> anyhow::Result<bool> {
         let sentinel = self.target.sentinel.as_ref().context("there are Sentinels")?;
         // One at a time.
@@ -42,16 +42,16 @@ impl Injector<'_> {
             }
             sleep(Duration::from_millis(100)).await;
         }
-        // It was away for too short a time, and stayed the primary.
+        // A primary that was away for too short a time is still the primary.
         Ok(role(&servers.servers[former]).await.as_deref() == Some("master"))
     }
 }
 
-/// The first that takes itself for the primary.
+/// The first server that calls itself the primary.
 async fn primary(servers: &[Server]) -> Option<usize> {
-    for (place, server) in servers.iter().enumerate() {
+    for (index, server) in servers.iter().enumerate() {
         if role(server).await.as_deref() == Some("master") {
-            return Some(place);
+            return Some(index);
         }
     }
     None

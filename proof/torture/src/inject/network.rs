@@ -8,25 +8,25 @@ use tokio::time::sleep;
 use super::{Injector, millis};
 use crate::fault::Fault;
 
-/// How long a trick waits for a statement to be played on.
+/// How long a trick waits for a statement.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Injector<'_> {
     pub(super) async fn on_network(&self, fault: &Fault) -> bool {
-        let of = |seat: usize| &self.target.proxies[seat][..];
+        let of = |slot: usize| &self.target.proxies[slot][..];
         match *fault {
-            Fault::Cut { seat, ms } => disturb(of(seat), Traffic::Refused, ms).await,
+            Fault::Cut { slot, ms } => disturb(of(slot), Traffic::Refused, ms).await,
             Fault::CutAll { ms } => disturb(self.target.proxies.iter().flatten(), Traffic::Refused, ms).await,
-            Fault::BlackHole { seat, ms } => disturb(of(seat), Traffic::BlackHole, ms).await,
-            Fault::Deaf { seat, ms } => disturb(of(seat), Traffic::Deaf, ms).await,
-            Fault::Slow { seat, delay, ms } => disturb(of(seat), Traffic::Slow(millis(delay)), ms).await,
-            Fault::LoseReply { seat } => play(of(seat), Trick::LoseReply).await,
-            Fault::LoseRequest { seat } => play(of(seat), Trick::LoseRequest).await,
-            Fault::DeliverLate { seat, ms } => {
-                let played = play(of(seat), Trick::DeliverLate).await;
+            Fault::BlackHole { slot, ms } => disturb(of(slot), Traffic::BlackHole, ms).await,
+            Fault::Deaf { slot, ms } => disturb(of(slot), Traffic::Deaf, ms).await,
+            Fault::Slow { slot, delay, ms } => disturb(of(slot), Traffic::Slow(millis(delay)), ms).await,
+            Fault::LoseReply { slot } => play(of(slot), Trick::LoseReply).await,
+            Fault::LoseRequest { slot } => play(of(slot), Trick::LoseRequest).await,
+            Fault::DeliverLate { slot, ms } => {
+                let played = play(of(slot), Trick::DeliverLate).await;
                 if played {
                     sleep(millis(ms)).await;
-                    for proxy in of(seat) {
+                    for proxy in of(slot) {
                         proxy.deliver().await;
                     }
                 }
@@ -37,7 +37,7 @@ impl Injector<'_> {
     }
 }
 
-/// Two disturbances of one proxy may overlap; the end of the first then ends the second.
+/// Of two disturbances that overlap at one proxy, the end of the first ends both.
 async fn disturb<'a>(
     proxies: impl IntoIterator<Item = &'a Proxy> + Clone,
     traffic: Traffic,
@@ -53,8 +53,7 @@ async fn disturb<'a>(
     true
 }
 
-/// Plays a trick on the next lock statement of a process, through whichever of its proxies: one that names a
-/// key of ours.
+/// Plays a trick on the next statement of a process that names a key, at any of its proxies.
 async fn play(proxies: &[Proxy], trick: Trick) -> bool {
     let played = || proxies.iter().map(Proxy::played).sum::<usize>();
     let before = played();

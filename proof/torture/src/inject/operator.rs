@@ -13,7 +13,7 @@ use crate::worker::key_names;
 const TIMEOUT: Duration = Duration::from_secs(2);
 
 impl Injector<'_> {
-    /// Frees a key by force. Whether it was held, as far as the operator was told.
+    /// Frees a key by force. Whether the key was held, as far as the operator was told.
     pub(super) async fn force_release(&self, key: usize) -> bool {
         let key = key_names().swap_remove(key);
         if !self.is_held(&key).await {

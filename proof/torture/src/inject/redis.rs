@@ -10,7 +10,7 @@ async fn connect(url: &str) -> RedisResult<MultiplexedConnection> {
     Client::open(url)?.get_multiplexed_async_connection().await
 }
 
-/// Lets no write begin for so long, and returns at once.
+/// Holds back all writes for so long. Returns at once.
 pub(super) async fn hold_writes(url: &str, length: Duration) -> RedisResult<()> {
     let mut admin = connect(url).await?;
     let mut pause = redis::cmd("CLIENT");
@@ -20,7 +20,7 @@ pub(super) async fn hold_writes(url: &str, length: Duration) -> RedisResult<()> 
     pause.arg("WRITE").exec_async(&mut admin).await
 }
 
-/// Ends so many connections at most, and says how many.
+/// Ends at most so many connections, and returns how many.
 pub(super) async fn terminate(url: &str, limit: usize) -> anyhow::Result<usize> {
     let mut admin = connect(url).await?;
     let mut list = redis::cmd("CLIENT");
@@ -38,7 +38,7 @@ pub(super) async fn terminate(url: &str, limit: usize) -> anyhow::Result<usize> 
     Ok(ended)
 }
 
-/// Opens connections until the server refuses more, and keeps them for so long. Whether it refused.
+/// Opens connections until the server refuses more, and keeps them for so long. Returns whether it refused.
 pub(super) async fn exhaust(url: &str, too_many: usize, length: Duration) -> bool {
     let mut taken = Vec::new();
     while taken.len() < too_many {

@@ -1,4 +1,4 @@
-//! Faults of the server itself.
+//! Faults of the server.
 
 use std::time::Duration;
 
@@ -44,8 +44,8 @@ impl Injector<'_> {
         Ok(true)
     }
 
-    /// Lets no commit end for so long. The statements are carried out, their rows are locked, and nobody
-    /// hears of them: what a slow disk does, or a standby that a commit waits for.
+    /// Lets no commit end for so long. The statements are carried out and their rows locked, as with a slow
+    /// disk, or a standby that a commit waits for.
     async fn hold_commits(&self, length: Duration) -> anyhow::Result<()> {
         if self.target.store == StoreKind::Redis {
             redis::hold_writes(self.target.url(), length).await?;
@@ -68,7 +68,7 @@ impl Injector<'_> {
         Ok(())
     }
 
-    /// Ends sessions, and says how many.
+    /// Ends sessions, and returns how many.
     async fn terminate(&self, all: bool) -> anyhow::Result<usize> {
         let limit = if all { 1_000 } else { 1 };
         if self.target.store == StoreKind::Redis {
@@ -96,7 +96,7 @@ impl Injector<'_> {
         .await?;
         let mut ended = 0;
         for session in sessions {
-            // One that has gone meanwhile cannot be ended.
+            // The session may have ended meanwhile.
             let kill = sqlx::AssertSqlSafe(format!("KILL CONNECTION {session}"));
             ended += usize::from(sqlx::raw_sql(kill).execute(&mut admin).await.is_ok());
         }
@@ -116,7 +116,7 @@ impl Injector<'_> {
     /// Keeps every other writer out of the file for so long.
     pub(super) async fn lock_file(&self, length: Duration) -> anyhow::Result<bool> {
         let mut connection = SqliteConnection::connect(self.target.url()).await?;
-        // It may have to wait for others first.
+        // Fails if others keep the file locked for too long.
         if sqlx::raw_sql("BEGIN IMMEDIATE")
             .execute(&mut connection)
             .await
@@ -131,7 +131,7 @@ impl Injector<'_> {
     }
 }
 
-/// Makes every commit wait for a standby of this name; for none if the name is empty.
+/// Makes every commit wait for a standby of this name, or for none if the name is empty.
 async fn wait_for_standby(admin: &mut PgConnection, name: &str) -> sqlx::Result<()> {
     let set = format!("ALTER SYSTEM SET synchronous_standby_names = '{name}'");
     sqlx::raw_sql(sqlx::AssertSqlSafe(set))
@@ -143,7 +143,7 @@ async fn wait_for_standby(admin: &mut PgConnection, name: &str) -> sqlx::Result<
     Ok(())
 }
 
-/// MariaDB's own way to keep commits waiting while files are copied.
+/// MariaDB blocks commits at this stage of a backup.
 async fn stage_backup(admin: &mut MySqlConnection, stage: &str) -> sqlx::Result<()> {
     let set = sqlx::AssertSqlSafe(format!("BACKUP STAGE {stage}"));
     sqlx::raw_sql(set).execute(admin).await?;

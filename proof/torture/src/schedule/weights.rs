@@ -11,7 +11,7 @@ use crate::target::StoreKind;
 pub(super) type Draw = fn(&mut Rng, &Stage) -> Fault;
 
 const CLOCK_JUMP: Draw = |rng, stage| Fault::ClockJump {
-    seat: seat(rng, stage),
+    slot: slot(rng, stage),
     // Up to a day, both ways.
     to_s: rng.i32(-86_400..86_400),
 };
@@ -19,30 +19,30 @@ const CLOCK_JUMP: Draw = |rng, stage| Fault::ClockJump {
 /// Between a process and the servers.
 const NETWORK: [(u32, Draw); 8] = [
     (8, |rng, stage| Fault::Cut {
-        seat: seat(rng, stage),
+        slot: slot(rng, stage),
         ms: rng.u32(1..1_500),
     }),
     (2, |rng, _| Fault::CutAll { ms: rng.u32(1..800) }),
     (12, |rng, stage| Fault::LoseReply {
-        seat: seat(rng, stage),
+        slot: slot(rng, stage),
     }),
     (6, |rng, stage| Fault::LoseRequest {
-        seat: seat(rng, stage),
+        slot: slot(rng, stage),
     }),
     (8, |rng, stage| Fault::DeliverLate {
-        seat: seat(rng, stage),
+        slot: slot(rng, stage),
         ms: rng.u32(50..5_000),
     }),
     (6, |rng, stage| Fault::BlackHole {
-        seat: seat(rng, stage),
+        slot: slot(rng, stage),
         ms: rng.u32(200..4_500),
     }),
     (6, |rng, stage| Fault::Deaf {
-        seat: seat(rng, stage),
+        slot: slot(rng, stage),
         ms: rng.u32(200..4_500),
     }),
     (6, |rng, stage| Fault::Slow {
-        seat: seat(rng, stage),
+        slot: slot(rng, stage),
         delay: rng.u32(10..400),
         ms: rng.u32(500..4_000),
     }),
@@ -53,7 +53,7 @@ const ENSEMBLE: [(u32, Draw); 3] = [
     (4, |rng, _| Fault::KillLeader {
         ms: rng.u32(1..5_000),
     }),
-    // From what nobody notices to what outlasts every lease.
+    // From too short to be noticed to longer than every lease.
     (4, |rng, _| Fault::StopLeader {
         ms: rng.u32(300..8_000),
     }),
@@ -81,11 +81,11 @@ const SERVER: [(u32, Draw); 5] = [
 pub(super) fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
     let mut weights: Vec<(u32, Draw)> = vec![
         (10, |rng, stage| Fault::Kill {
-            seat: seat(rng, stage),
+            slot: slot(rng, stage),
         }),
         (8, |rng, stage| Fault::Pause {
-            seat: seat(rng, stage),
-            // Most outlast every lease, which are of 1 to 3 seconds.
+            slot: slot(rng, stage),
+            // Most are longer than the leases of 1 to 3 seconds.
             ms: if rng.u8(..4) == 0 {
                 rng.u32(200..1_000)
             } else {
@@ -101,11 +101,11 @@ pub(super) fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
     ];
     if stage.store.has_bank() {
         weights.push((4, |rng, stage| Fault::KillInRun {
-            seat: seat(rng, stage),
+            slot: slot(rng, stage),
             step: Step::ALL[rng.usize(..Step::ALL.len())],
         }));
         weights.push((4, |rng, stage| Fault::ExhaustPool {
-            seat: seat(rng, stage),
+            slot: slot(rng, stage),
             ms: rng.u32(300..3_000),
         }));
     }
@@ -122,7 +122,7 @@ pub(super) fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
     if stage.store == StoreKind::RedisSentinel {
         weights.push((8, |rng, _| Fault::FailOver {
             stop: rng.bool(),
-            // From what is too short for a fail-over to what is long enough.
+            // From too short for a fail-over to long enough.
             ms: rng.u32(500..8_000),
         }));
         if stage.clocks {
@@ -142,6 +142,6 @@ pub(super) fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
     weights
 }
 
-fn seat(rng: &mut Rng, stage: &Stage) -> usize {
-    rng.usize(..stage.seats)
+fn slot(rng: &mut Rng, stage: &Stage) -> usize {
+    rng.usize(..stage.slots)
 }

@@ -1,11 +1,12 @@
-//! Histories in which somebody waits too long, keeps a key too short or too long, or loses what should live.
+//! Histories in which a call waits for too long, keeps its key for too short or too long, or loses it without a
+//! reason.
 
 use super::sketch::{A, Ask, B, Sketch, begin, forced, paused};
 use crate::check::Finding;
 use crate::fault::Fault;
 use crate::history::{End, Event, Line, MS};
 
-/// When the faults end, and from when on everything must be well: the longest lease and 4 s later.
+/// When the faults end, and when the recovery is over: after the longest lease and 4 s.
 const CALM: i64 = 1_000;
 const HEALTHY: i64 = CALM + 9_000;
 
@@ -23,8 +24,7 @@ fn held((hold_min, max_hold): (Option<u32>, Option<u32>), to: i64, end: End) -> 
     };
     sketch.ask_as(A, 1, 0, ask);
     sketch.enter(A, 1, 5, ("10", 10));
-    sketch.leave(A, 1, to, to);
-    sketch.answer(A, 1, to, end, None);
+    sketch.end(A, 1, to, end);
     sketch
 }
 
@@ -40,16 +40,11 @@ fn nobody_comes_in_before_hold_min_is_over() {
     let revoke = Fault::Revoke { key: 0 };
     let revoked = sketch(End::Done, 999).runner(500, Event::Fault { fault: revoke });
     assert_eq!(revoked.findings(), []);
-    // What came before concerned another lease.
+    // An order before the grant concerned another lease.
     let late = |mut sketch: Sketch| {
-        let ask = Ask {
-            hold_min: Some(1_000),
-            ..Ask::default()
-        };
-        sketch.ask_as(A, 1, 100, ask);
+        sketch.ask_as(A, 1, 100, Ask::with_hold_min(1_000));
         sketch.enter(A, 1, 105, ("10", 10));
-        sketch.leave(A, 1, 120, 120);
-        sketch.answer(A, 1, 120, End::Done, None);
+        sketch.end(A, 1, 120, End::Done);
         sketch.section(B, 1, 20, 1_050, 1_060)
     };
     let revoked = |sketch: Sketch, at, injected| {
@@ -67,11 +62,11 @@ fn nobody_comes_in_before_hold_min_is_over() {
         [Finding::HoldMinCut { .. }]
     ));
     assert_eq!(revoked(new(), 101, true), []);
-    // It may be carried out later; or the lease came by a local hand-over.
+    // The order may be carried out later; or the lease came by a local hand-over.
     assert_eq!(revoked(new(), 100, false), []);
     assert_eq!(revoked(new().section(A, 2, 9, 10, 104), 100, true), []);
-    // The process has gone, and the row must keep its word.
-    let killed = sketch(End::Done, 999).runner(100, Event::Killed { life: A });
+    // The row keeps `hold_min` without its process.
+    let killed = sketch(End::Done, 999).runner(100, Event::Killed { process: A });
     assert!(matches!(killed.findings()[..], [Finding::HoldMinCut { .. }]));
 }
 
@@ -80,14 +75,9 @@ fn nobody_comes_in_before_hold_min_is_over() {
 fn hold_min_counts_from_the_entry_beside_a_body_that_overran_seed_8() {
     let sketch = |entered| {
         let mut sketch = Sketch::default().section_last_seen(B, 1, 5, 0, (300, 0));
-        let ask = Ask {
-            hold_min: Some(1_000),
-            ..Ask::default()
-        };
-        sketch.ask_as(A, 1, 100, ask);
+        sketch.ask_as(A, 1, 100, Ask::with_hold_min(1_000));
         sketch.enter(A, 1, 101, ("10", 10));
-        sketch.leave(A, 1, 310, 310);
-        sketch.answer(A, 1, 310, End::Done, None);
+        sketch.end(A, 1, 310, End::Done);
         let found = sketch.section(B, 2, 20, entered, entered + 1).findings();
         found
             .iter()
@@ -112,8 +102,8 @@ fn a_lease_that_ends_before_hold_min_is_written_leaves_the_key_seed_91() {
         sketch.leave(A, 1, 20, 20);
         sketch.answer(A, 1, answered, End::Done, None);
         if slow {
-            let (seat, delay, ms) = (A.seat, 200, 1_000);
-            let fault = Fault::Slow { seat, delay, ms };
+            let (slot, delay, ms) = (A.slot, 200, 1_000);
+            let fault = Fault::Slow { slot, delay, ms };
             sketch = sketch.runner(10, Event::Fault { fault });
         }
         let found = sketch.section(B, 1, 20, 900, 901).findings();
@@ -130,14 +120,9 @@ fn a_lease_that_ends_before_hold_min_is_written_leaves_the_key_seed_91() {
 fn hold_min_counts_from_the_end_of_the_one_before() {
     let sketch = |entered| {
         let mut sketch = Sketch::default().section(B, 1, 5, 0, 500);
-        let ask = Ask {
-            hold_min: Some(1_000),
-            ..Ask::default()
-        };
-        sketch.ask_as(A, 1, 100, ask);
+        sketch.ask_as(A, 1, 100, Ask::with_hold_min(1_000));
         sketch.enter(A, 1, 501, ("10", 10));
-        sketch.leave(A, 1, 510, 510);
-        sketch.answer(A, 1, 510, End::Done, None);
+        sketch.end(A, 1, 510, End::Done);
         sketch.section(B, 2, 20, entered, entered + 1)
     };
     assert_eq!(sketch(1_500).findings(), []);
@@ -153,12 +138,12 @@ fn a_body_ends_with_its_max_hold() {
     let found = sketch(1_506).findings();
     assert!(matches!(found[..], [Finding::HeldTooLong { .. }]), "{found:?}");
     assert_eq!(paused(sketch(3_000), A, 900, 2_990).findings(), []);
-    // What an operator does is no reason to stay.
+    // An operator is no excuse.
     let found = forced(sketch(3_000), 900).findings();
     assert!(matches!(found[..], [Finding::HeldTooLong { .. }]), "{found:?}");
 }
 
-/// Somebody waits from `asked` on, and others go in and out every so often until he gives up.
+/// A caller waits from `asked` on and gives up; others enter and leave every so often meanwhile.
 fn passed_over(asked: i64, every: i64, length: i64) -> Sketch {
     let mut sketch = calm(Sketch::default());
     let ask = Ask {
@@ -175,14 +160,14 @@ fn passed_over(asked: i64, every: i64, length: i64) -> Sketch {
 }
 
 #[test]
-fn who_is_passed_over_for_too_long_is_found() {
+fn a_waiter_that_is_passed_over_for_too_long_is_found() {
     assert_eq!(passed_over(HEALTHY, 100, 5_100).findings(), []);
     let found = passed_over(HEALTHY, 100, 5_300).findings();
     assert!(
         matches!(found[..], [Finding::Starved { overtakers: 52, .. }]),
         "{found:?}"
     );
-    // They had all asked before him, or were few.
+    // The others had asked before, or were few.
     let mut early = passed_over(HEALTHY, 100, 5_300);
     for line in early.0.workers.get_mut(&B).unwrap() {
         if matches!(line.event, Event::Ask { .. }) {
@@ -192,11 +177,11 @@ fn who_is_passed_over_for_too_long_is_found() {
     let starved = |found: &Finding| matches!(found, Finding::Starved { .. });
     assert!(!early.findings().iter().any(starved));
     assert_eq!(passed_over(HEALTHY, 500, 9_500).findings(), []);
-    // Somebody kept the key for long, again and again.
+    // Others kept the key for long, again and again.
     assert_eq!(passed_over(HEALTHY, 1_100, 15_000).findings(), []);
-    // It began while something may have been wrong still.
+    // The wait began before the recovery was over.
     assert_eq!(passed_over(HEALTHY - 1_000, 100, 6_000).findings(), []);
-    // Nothing of his process ran.
+    // The process of the waiter was stopped.
     let stopped = paused(passed_over(HEALTHY, 100, 6_000), A, HEALTHY, HEALTHY + 2_000);
     assert_eq!(stopped.findings(), []);
 }
@@ -212,7 +197,7 @@ fn a_key_that_nobody_has_is_not_busy_for_long() {
         sketch.section(B, 2, 30, asked + 1, asked + 2)
     };
     assert_eq!(sketch(HEALTHY + 1_521, 20).findings(), []);
-    // Somebody had that one.
+    // An owner had this token.
     assert_eq!(sketch(HEALTHY + 1_522, 10).findings(), []);
     let found = sketch(HEALTHY + 1_522, 20).findings();
     assert!(matches!(found[..], [Finding::HeldByNobody { .. }]), "{found:?}");
@@ -229,8 +214,7 @@ fn a_renewed_lease_lives_through_slow_commits() {
         };
         sketch.ask_as(A, 1, HEALTHY, ask);
         sketch.enter(A, 1, HEALTHY + 1, ("10", 10));
-        sketch.leave(A, 1, HEALTHY + 4_000, HEALTHY + 4_000);
-        sketch.answer(A, 1, HEALTHY + 4_000, End::Lost, None);
+        sketch.end(A, 1, HEALTHY + 4_000, End::Lost);
         sketch
     };
     let found = sketch(5_000, true).findings();
@@ -249,8 +233,7 @@ fn lost_beside(every: i64, ask: Ask) -> Sketch {
     let mut sketch = calm(Sketch::default());
     sketch.ask_as(A, 1, HEALTHY, ask);
     sketch.enter(A, 1, HEALTHY + 1, ("10", 10));
-    sketch.leave(A, 1, HEALTHY + 4_000, HEALTHY + 4_000);
-    sketch.answer(A, 1, HEALTHY + 4_000, End::Lost, None);
+    sketch.end(A, 1, HEALTHY + 4_000, End::Lost);
     for call in 1..=5_000 / every {
         let at = HEALTHY + call * every;
         let ask = Ask {
@@ -260,8 +243,7 @@ fn lost_beside(every: i64, ask: Ask) -> Sketch {
         let number = call.unsigned_abs();
         sketch.ask_as(B, number, at, ask);
         sketch.enter(B, number, at, (&format!("b{call}"), call * 10));
-        sketch.leave(B, number, at, at);
-        sketch.answer(B, number, at, End::Done, None);
+        sketch.end(B, number, at, End::Done);
     }
     sketch.runner(HEALTHY + 5_000, Event::SlowCommits)
 }
@@ -273,7 +255,7 @@ fn a_short_lease_lives_as_long_as_the_store_grants_others() {
     assert!(matches!(found[..], [Finding::LostForNothing { .. }]), "{found:?}");
     // Nobody else was served for a third of the ttl.
     assert_eq!(lost(700).findings(), []);
-    // It is not renewed, or was to end.
+    // The lease is not renewed, or has a `max_hold`.
     let ask = |renew, max_hold| Ask {
         renew,
         max_hold,
@@ -281,7 +263,7 @@ fn a_short_lease_lives_as_long_as_the_store_grants_others() {
     };
     assert_eq!(lost_beside(100, ask(false, None)).findings(), []);
     assert_eq!(lost_beside(100, ask(true, Some(3_990))).findings(), []);
-    // Its process stood still, or kept the lease waiting.
+    // The process stood still, or its own trouble kept the renewal waiting.
     let paused = paused(lost(100), A, HEALTHY + 100, HEALTHY + 200);
     assert_eq!(paused.findings(), []);
     let troubled = |store| {

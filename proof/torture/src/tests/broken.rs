@@ -1,4 +1,4 @@
-//! The checker finds what is wrong with a store that is broken on purpose, and calls it by its name.
+//! The checker finds the flaw of each store that is broken on purpose, with the right finding.
 
 use std::path::Path;
 use std::sync::{Arc, Once};
@@ -15,17 +15,17 @@ use super::store::{BrokenStore, in_memory};
 use crate::bank::Bank;
 use crate::check::{Finding, RECOVERY, Verdict, check};
 use crate::history::{Event, History, Journal, RESOURCE, RUNNER, now};
+use crate::process_id::ProcessId;
 use crate::resource::{Resource, ResourceClient};
 use crate::run::{QUIET, held_rows};
-use crate::seat::Life;
 use crate::worker::{Planned, Worker, watch_for_stalls};
 
 const LENGTH: Duration = Duration::from_secs(6);
 
-/// A hung store must be known for dead, and every lease be over by then.
+/// By then a hung store must have failed its callers, and every lease be over.
 const DEAD_FROM: Duration = Duration::from_secs(8);
 
-/// How long the workers go on. Some things show only after some seconds.
+/// How long the workers go on. Some flaws show only after some seconds.
 fn length(flaw: Flaw) -> Duration {
     match flaw {
         Flaw::ReleasesLate | Flaw::ForgetsWaiters => LENGTH * 3,
@@ -34,7 +34,7 @@ fn length(flaw: Flaw) -> Duration {
     }
 }
 
-/// From when on all must be well.
+/// When the recovery is over.
 fn healthy_from(flaw: Flaw) -> Duration {
     if flaw == Flaw::Hangs {
         DEAD_FROM
@@ -43,7 +43,7 @@ fn healthy_from(flaw: Flaw) -> Duration {
     }
 }
 
-/// A bank in a file, guarded by nothing but the locks of the store in memory.
+/// A bank in a file, under the locks of the store in memory.
 async fn bank(flaw: Flaw, folder: &Path) -> Option<Bank> {
     if flaw != Flaw::LosesMoney {
         return None;
@@ -54,7 +54,7 @@ async fn bank(flaw: Flaw, folder: &Path) -> Option<Bank> {
     Some(bank)
 }
 
-/// So few keys that somebody always waits; more where each is blocked for most of the time.
+/// So few keys that some caller always waits; more for flaws that block each key most of the time.
 fn keys(flaw: Flaw) -> usize {
     if matches!(flaw, Flaw::ReleasesLate | Flaw::ForgetsWaiters) {
         12
@@ -64,12 +64,12 @@ fn keys(flaw: Flaw) -> usize {
 }
 
 /// One test at a time: the good store must not be slow because of the others.
-pub(super) static TURN: Mutex<()> = Mutex::const_new(());
+pub(super) static ONE_AT_A_TIME: Mutex<()> = Mutex::const_new(());
 
-const SEATS: usize = 3;
+const SLOTS: usize = 3;
 const TASKS: u64 = 14;
 
-/// Panics that are part of the plan are nobody's news.
+/// Prints no panic that is part of a plan.
 pub(super) fn without_planned_panics() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -88,7 +88,7 @@ async fn run_on(flaw: Flaw) -> Verdict {
     run_over(flaw, || Arc::clone(&store)).await
 }
 
-/// Several managers, each as a process, on the rows of one store, which `open` opens for one more.
+/// Several managers, each as a process, on the rows of one store; `open` opens it once more.
 pub(super) async fn run_over(flaw: Flaw, open: impl Fn() -> Arc<dyn Store>) -> Verdict {
     without_planned_panics();
     let folder = tempfile::tempdir().unwrap();
@@ -96,7 +96,7 @@ pub(super) async fn run_over(flaw: Flaw, open: impl Fn() -> Arc<dyn Store>) -> V
     let resource = Resource::listen(Journal::create(&folder.path().join(RESOURCE)).unwrap());
     let resource = resource.await.unwrap();
     let address = resource.address().unwrap();
-    let stores = BrokenStore::of_seats(flaw, SEATS, &open);
+    let stores = BrokenStore::of_slots(flaw, SLOTS, &open);
     let bank = bank(flaw, folder.path()).await;
     let healthy_from = now() + i64::try_from(healthy_from(flaw).as_nanos()).unwrap();
     journal.write_at(healthy_from - RECOVERY, Event::Calm);
@@ -104,24 +104,25 @@ pub(super) async fn run_over(flaw: Flaw, open: impl Fn() -> Arc<dyn Store>) -> V
         let stop = CancellationToken::new();
         let mut managers = Vec::new();
         let mut workers = Vec::new();
-        for (seat, store) in stores.iter().enumerate() {
+        for (slot, store) in stores.iter().enumerate() {
             let store: Arc<dyn Store> = store.clone();
             // One of them without local hand-over.
             let locks = LockManager::builder(store)
-                .hand_over(seat != 1)
+                .hand_over(slot != 1)
                 .build_lazy()
                 .unwrap();
             managers.push(locks.clone());
-            let life = Life { seat, life: 0 };
+            let process = ProcessId::first(slot);
             let client = ResourceClient::new(address);
-            let worker = Worker::new(life, locks, folder.path(), client, bank.clone(), keys(flaw)).unwrap();
-            // Elsewhere it would excuse what is to be found.
+            let worker =
+                Worker::new(process, locks, folder.path(), client, bank.clone(), keys(flaw)).unwrap();
+            // With a flaw a stall would excuse what is to be found.
             if matches!(flaw, Flaw::None | Flaw::NoneTelling) {
                 watch_for_stalls(Arc::clone(&worker));
             }
             let stop = stop.clone();
             workers.push(tokio::spawn(async move {
-                worker.work(seat as u64, TASKS, stop).await;
+                worker.work(slot as u64, TASKS, stop).await;
             }));
         }
         tokio::time::sleep(length(flaw)).await;
@@ -129,10 +130,10 @@ pub(super) async fn run_over(flaw: Flaw, open: impl Fn() -> Arc<dyn Store>) -> V
         for worker in workers {
             worker.await.unwrap();
         }
-        for (seat, locks) in managers.iter().enumerate() {
+        for (slot, locks) in managers.iter().enumerate() {
             locks.shutdown(Duration::from_secs(1)).await;
             journal.write(Event::Ended {
-                life: Life { seat, life: 0 },
+                process: ProcessId::first(slot),
                 code: Some(0),
             });
         }
@@ -155,7 +156,7 @@ pub(super) async fn run_over(flaw: Flaw, open: impl Fn() -> Arc<dyn Store>) -> V
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_wrong_with_a_good_store() {
-    let _turn = TURN.lock().await;
+    let _alone = ONE_AT_A_TIME.lock().await;
     for flaw in [Flaw::None, Flaw::NoneTelling] {
         let verdict = run_on(flaw).await;
         let sections = verdict.counts.sections;
@@ -170,7 +171,7 @@ type Expected = fn(&Finding) -> bool;
 /// All at once: most of a run is waiting.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_flaw_is_found() {
-    let _turn = TURN.lock().await;
+    let _alone = ONE_AT_A_TIME.lock().await;
     let overlap: Expected = |found| matches!(found, Finding::Overlap { .. });
     let flaws: [(Flaw, Expected); 13] = [
         (Flaw::GrantsWhileHeld, overlap),

@@ -1,4 +1,4 @@
-//! Ensembles: which of their faults explain an overlap, and a store on a real one that grants what is held.
+//! Ensembles: which of their faults explain an overlap, and a store on a real one that grants held keys.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use dblock::store::Store;
 use dblock_servers::{Ensemble, Kind, Purpose, is_installed};
 use tokio::time::sleep;
 
-use super::broken::{TURN, run_over};
+use super::broken::{ONE_AT_A_TIME, run_over};
 use super::flaw::Flaw;
 use super::sketch::{A, B, Sketch, overlap};
 use crate::check::{Cause, Finding};
@@ -37,7 +37,7 @@ fn of_an_ensemble_only_a_leader_that_was_stopped_explains_anything_and_only_wher
     let stopped = |ms| Fault::StopLeader { ms };
     assert_eq!(overlap(sketch(stopped(500), true)), Cause::FailOver);
     assert_eq!(overlap(sketch(stopped(500), false)), Cause::Unexplained);
-    // The other came before it was woken.
+    // The second owner entered before the leader was woken.
     assert_eq!(overlap(sketch(stopped(501), true)), Cause::Unexplained);
     for fault in [Fault::KillLeader { ms: 500 }, Fault::LoseQuorum { ms: 500 }] {
         assert_eq!(overlap(sketch(fault, true)), Cause::Unexplained);
@@ -52,7 +52,7 @@ async fn finds_a_grant_of_a_held_key(kind: Kind, open: fn(&str) -> Arc<dyn Store
         dblock_tests::left_out("an ensemble of its own", "install zookeeper and etcd-server");
         return;
     }
-    let _turn = TURN.lock().await;
+    let _alone = ONE_AT_A_TIME.lock().await;
     let mut ensemble = Ensemble::fresh(kind, Purpose::Tests).await.unwrap();
     let mut found = Vec::new();
     for _ in 0..RUNS {

@@ -3,22 +3,22 @@
 /// How a store can be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Flaw {
-    /// It is not.
+    /// No flaw.
     None,
-    /// It is not, and waiters hear of releases.
+    /// No flaw, and waiters are told of releases.
     NoneTelling,
     /// Every third acquire of a held key is granted.
     GrantsWhileHeld,
-    /// So is every acquire of an account's key.
+    /// Every acquire of an account's key is granted.
     LosesMoney,
-    /// A release frees the key whichever lease holds it. Some acquires fail, whose leases are then released
-    /// although they were never granted.
+    /// A release frees the key whichever lease holds it. Some acquires fail, and their leases, which were never
+    /// granted, are released.
     ReleasesAnyLease,
     /// Tokens are seconds.
     CoarseTokens,
     /// Tokens count down.
     FallingTokens,
-    /// A lease ends sooner than was said, and a renewal brings it back to life.
+    /// A lease ends too early, and a renewal revives it.
     RevivesExpired,
     /// A release is confirmed and carried out only seconds later.
     ReleasesLate,
@@ -26,19 +26,18 @@ pub(super) enum Flaw {
     KeepsReleased,
     /// Every third grant is forgotten, as by a failover that loses commits.
     LosesCommits,
-    /// Everyone who waits is told that he is next, and a row that is passed on is passed on to a second one
-    /// too.
+    /// Every waiter is told that it is the successor, and a row that is passed on is passed on twice.
     PassesOnTwice,
     /// A row is passed on to a lease whose process has gone.
     PassesOnToTheDead,
-    /// The first process is never next, never told, and finds every key busy for as long as it waits.
+    /// The first process never becomes the successor, and finds every key busy for as long as it waits.
     ForgetsWaiters,
-    /// It stops answering.
+    /// The store stops answering.
     Hangs,
 }
 
 impl Flaw {
-    /// The flaw is in how waiters are told and rows are passed on.
+    /// The store tells waiters of releases and passes rows on.
     pub(super) fn tells(self) -> bool {
         matches!(
             self,

@@ -28,7 +28,7 @@ fn two_inside_is_found_for_a_section_that_was_cut() {
     let mut sketch = Sketch::default().section(B, 1, 20, 99, 200);
     sketch.ask(A, 1, 0, None);
     sketch.enter(A, 1, 0, ("10", 10));
-    let killed = |sketch: Sketch, at| sketch.runner(at, Event::Killed { life: A });
+    let killed = |sketch: Sketch, at| sketch.runner(at, Event::Killed { process: A });
     assert_eq!(overlap(killed(sketch, 100)), Cause::Unexplained);
 }
 
@@ -40,11 +40,11 @@ fn a_pause_explains_what_it_covers() {
             .section(B, 1, 20, 3_000, 6_000)
     };
     assert_eq!(overlap(paused(sketch(), A, 500, 4_990)), Cause::Paused);
-    // It was awake for too long afterwards.
+    // The process ran for too long afterwards.
     assert_eq!(overlap(paused(sketch(), A, 500, 4_000)), Cause::Unexplained);
-    // It stood still only after the other was inside.
+    // The pause began after the other owner had entered.
     assert_eq!(overlap(paused(sketch(), A, 3_500, 4_990)), Cause::Unexplained);
-    // The other stood still.
+    // The other process was stopped.
     assert_eq!(overlap(paused(sketch(), B, 500, 4_990)), Cause::Unexplained);
 }
 
@@ -66,9 +66,9 @@ fn a_fail_over_explains_what_it_may_have_lost() {
             .runner(2_000, done)
     };
     assert_eq!(overlap(fail_over(2_000 + LONGEST_TTL, true)), Cause::FailOver);
-    // It had ended for too long.
+    // The fail-over was too long ago.
     assert_eq!(overlap(fail_over(2_100 + LONGEST_TTL, true)), Cause::Unexplained);
-    // There was none.
+    // There was no fail-over.
     assert_eq!(overlap(fail_over(3_000, false)), Cause::Unexplained);
 }
 
@@ -87,15 +87,14 @@ fn force_explains_one_lease() {
     assert_eq!(overlap(forced(sketch(1_500), 1_020)), Cause::Unexplained);
 }
 
-/// What freed a key took nothing from the lease that was granted after it.
+/// An order or a fail-over takes nothing from a lease that is granted later.
 #[test]
 fn neither_force_nor_a_fail_over_explains_a_later_lease() {
     let sketch = |asked| {
         let mut sketch = Sketch::default();
         sketch.ask(A, 1, asked, None);
         sketch.enter(A, 1, 2_000, ("10", 10));
-        sketch.leave(A, 1, 4_000, 4_000);
-        sketch.answer(A, 1, 4_000, End::Done, None);
+        sketch.end(A, 1, 4_000, End::Done);
         sketch.section(B, 1, 20, 3_000, 5_000)
     };
     // The order is answered at 1001.
@@ -127,9 +126,9 @@ fn an_order_that_freed_nothing_explains_nothing() {
         overlap(operated(sketch(), 1_000, Some(false))),
         Cause::Unexplained
     );
-    // It may be carried out later than it was answered.
+    // An order with an unknown outcome may be carried out later.
     assert_eq!(overlap(operated(sketch(), 900, None)), Cause::Forced);
-    // Of two at once, one freed it.
+    // One of two overlapping orders freed the key.
     let key = || "key0".to_owned();
     let both = sketch()
         .runner(800, Event::Forcing { key: key() })
@@ -151,20 +150,19 @@ fn an_order_that_freed_nothing_explains_nothing() {
     assert_eq!(overlap(both), Cause::Forced);
 }
 
-/// A lease that an order freed may come late to its process, by a local hand-over or because a caller that
-/// asked for it is gone.
+/// An order may have freed a lease that enters later, by a local hand-over or because the caller that asked for
+/// it gave up.
 #[test]
 fn force_explains_a_lease_that_others_of_the_process_asked_for() {
     let late = |mut sketch: Sketch, token| {
         sketch.ask(A, 3, 1_100, None);
         sketch.enter(A, 3, 1_200, ("late", token));
-        sketch.leave(A, 3, 2_500, 2_500);
-        sketch.answer(A, 3, 2_500, End::Lost, None);
+        sketch.end(A, 3, 2_500, End::Lost);
         overlap(forced(sketch.section(B, 1, 2_000, 2_000, 3_000), 1_000))
     };
     let handed_over = |token| late(Sketch::default().section(A, 1, 10, 500, 1_150), token);
     assert_eq!(handed_over(11), Cause::Forced);
-    // With another lease, which was asked for after the order.
+    // The lease was asked for after the order.
     let sketch = Sketch::default().section(A, 1, 10, 1_050, 1_150);
     assert_eq!(late(sketch, 1_000), Cause::Unexplained);
 
@@ -176,7 +174,7 @@ fn force_explains_a_lease_that_others_of_the_process_asked_for() {
     };
     assert_eq!(late(gave_up(900, 950), 1_000), Cause::Forced);
     assert_eq!(late(gave_up(1_001, 1_050), 1_000), Cause::Unexplained);
-    // Whatever it asked for has ended, or has been given to another.
+    // The lease that it asked for has ended, or went to another caller.
     assert_eq!(late(gave_up(-4_000, -3_800), 1_000), Cause::Unexplained);
     let entered_since = gave_up(900, 950).section(A, 2, 10, 1_050, 1_060);
     assert_eq!(late(entered_since, 1_000), Cause::Unexplained);
@@ -209,8 +207,7 @@ fn a_body_that_sleeps_longer_than_planned_blocks_until_it_returns_seed_20() {
     sketch.ask_as(A, 130, 0, ask);
     sketch.enter(A, 130, 2, ("10", 10));
     sketch.worker(A, 2, Event::Block { call: 130, ms: 1_898 });
-    sketch.leave(A, 130, 2_037, 2_037);
-    sketch.answer(A, 130, 2_037, End::Lost, None);
+    sketch.end(A, 130, 2_037, End::Lost);
     assert_eq!(overlap(sketch.section(B, 453, 20, 1_051, 1_052)), Cause::Blocked);
 }
 
@@ -224,15 +221,14 @@ fn a_body_that_was_not_polled_is_starved() {
     };
     assert_eq!(overlap(sketch(1_900)), Cause::Starved);
     assert_eq!(overlap(sketch(1_901)), Cause::Unexplained);
-    // It took a step while the other was inside.
+    // The body took a step while the other owner was inside.
     let late = Sketch::default()
         .section_last_seen(A, 1, 10, 0, (2_200, 1_960))
         .section(B, 1, 20, 1_950, 3_000);
     assert_eq!(overlap(late), Cause::Unexplained);
 }
 
-/// Whatever becomes of a process, its lease lives in the store: for two thirds of its ttl, if it came from
-/// another task.
+/// Whatever becomes of its process, a lease lives in the store for two thirds of its ttl at least.
 #[test]
 fn nothing_lets_another_in_before_the_lease_can_have_ended() {
     let sketch = |comes| {
@@ -247,7 +243,7 @@ fn nothing_lets_another_in_before_the_lease_can_have_ended() {
 
 #[test]
 fn a_jump_of_a_clients_clock_explains_nothing() {
-    let fault = Fault::ClockJump { seat: 0, to_s: 3_600 };
+    let fault = Fault::ClockJump { slot: 0, to_s: 3_600 };
     let sketch = Sketch::default()
         .section(A, 1, 10, 0, 100)
         .section(B, 1, 20, 99, 200)
@@ -260,8 +256,7 @@ fn a_token_given_twice_is_found() {
     let mut sketch = Sketch::default().section(A, 1, 10, 0, 100);
     sketch.ask(B, 1, 200, None);
     sketch.enter(B, 1, 200, ("another", 10));
-    sketch.leave(B, 1, 300, 300);
-    sketch.answer(B, 1, 300, End::Done, None);
+    sketch.end(B, 1, 300, End::Done);
     let found = sketch.findings();
     assert!(matches!(found[..], [Finding::TokenReused { .. }]), "{found:?}");
 }
@@ -284,8 +279,7 @@ fn a_reentry_keeps_its_token() {
         sketch.ask(A, 2, 1, Some(1));
         sketch.enter(A, 2, 2, inner);
         for (call, at) in [(2, 3), (1, 4)] {
-            sketch.leave(A, call, at, at);
-            sketch.answer(A, call, at, End::Done, None);
+            sketch.end(A, call, at, End::Done);
         }
         sketch.findings()
     };
@@ -334,10 +328,11 @@ fn the_end_is_looked_at() {
     );
     assert_eq!(held.findings(), [Finding::HeldAtTheEnd(row)]);
     assert_eq!(check(&Sketch::default().0).findings, [Finding::Unfinished]);
-    let stuck = Sketch::default().runner(1, Event::Stuck { life: A });
-    assert_eq!(stuck.findings(), [Finding::Stuck { life: A }]);
-    let crashed = Sketch::default().runner(1, Event::Ended { life: A, code: None });
-    assert_eq!(crashed.findings(), [Finding::Crashed { life: A, code: None }]);
+    let stuck = Sketch::default().runner(1, Event::Stuck { process: A });
+    assert_eq!(stuck.findings(), [Finding::Stuck { process: A }]);
+    let (process, code) = (A, None);
+    let crashed = Sketch::default().runner(1, Event::Ended { process, code });
+    assert_eq!(crashed.findings(), [Finding::Crashed { process, code }]);
 }
 
 #[test]
@@ -396,7 +391,7 @@ fn everything_is_well_again_after_the_faults() {
     assert_eq!(sketch(End::Busy).section(B, 1, 20, 11_000, 11_100).findings(), []);
     let found = sketch(End::Store).section(B, 1, 20, 11_000, 11_100).findings();
     assert!(matches!(found[..], [Finding::StoreFailed { .. }]), "{found:?}");
-    // Its process kept the write of a record from the store, of this key or of another.
+    // The process itself lost the write of a record, of this key or of another.
     let kept = |key: &str| {
         let mut sketch = sketch(End::Store).section(B, 1, 20, 11_000, 11_100);
         let key = key.to_owned();

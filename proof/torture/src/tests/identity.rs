@@ -1,34 +1,32 @@
-//! Histories in which the library says what is not so, and the checker does not believe it.
+//! Histories in which the library names false owners or tokens, and the checker does not believe it.
 
 use super::sketch::{A, Ask, B, Sketch, overlap};
 use crate::check::{Cause, Finding};
 use crate::history::{End, Event};
 
-/// A call inside of another's section, which enters with an owner and a token that the library names.
+/// A call inside another's section, which enters with an owner and a token that the library names.
 fn inside(sketch: &mut Sketch, ask: Ask, named: (&str, i64)) {
     sketch.ask(A, 1, 0, None);
     sketch.enter(A, 1, 0, ("x", 10));
     sketch.ask_as(A, 2, 1, ask);
     sketch.enter(A, 2, 2, named);
     for (call, at) in [(2, 3), (1, 4)] {
-        sketch.leave(A, call, at, at);
-        sketch.answer(A, call, at, End::Done, None);
+        sketch.end(A, call, at, End::Done);
     }
 }
 
 #[test]
-fn two_roots_with_the_owner_and_token_of_one_are_two() {
+fn two_acquirers_with_the_owner_and_token_of_one_are_two() {
     let mut sketch = Sketch::default().section(B, 1, 10, 50, 150);
     sketch.ask(A, 1, 0, None);
-    // The library gives the second what the first has, as if it had enter again.
+    // The library gives the second call the first one's owner and token, as if it re-entered.
     sketch.enter(A, 1, 0, ("10", 10));
-    sketch.leave(A, 1, 100, 100);
-    sketch.answer(A, 1, 100, End::Done, None);
+    sketch.end(A, 1, 100, End::Done);
     assert_eq!(overlap(sketch), Cause::Unexplained);
 }
 
 #[test]
-fn a_task_that_did_not_inherit_is_another_root() {
+fn a_task_that_did_not_inherit_is_another_acquirer() {
     let mut sketch = Sketch::default();
     let nested = Ask {
         within: Some(1),
@@ -46,7 +44,7 @@ fn a_task_that_did_not_inherit_is_another_root() {
     assert_eq!(overlap(sketch), Cause::Unexplained);
 }
 
-/// Two branches of one chain, each of which asks for a key that neither was inside of.
+/// Two branches of one chain ask for the same key, which the chain does not hold.
 #[test]
 fn a_chain_that_splits_holds_each_key_once() {
     let mut sketch = Sketch::default();
@@ -61,8 +59,7 @@ fn a_chain_that_splits_holds_each_key_once() {
         sketch.enter(A, call, at, ("x", 20));
     }
     for (call, at) in [(2, 3), (3, 4), (1, 5)] {
-        sketch.leave(A, call, at, at);
-        sketch.answer(A, call, at, End::Done, None);
+        sketch.end(A, call, at, End::Done);
     }
     assert_eq!(overlap(sketch), Cause::Unexplained);
 }
@@ -73,8 +70,7 @@ fn an_owner_of_two_chains_is_found() {
         let mut sketch = Sketch::default().section(A, 1, 10, 0, 100);
         sketch.ask(B, 1, 200, None);
         sketch.enter(B, 1, 200, (owner, 20));
-        sketch.leave(B, 1, 300, 300);
-        sketch.answer(B, 1, 300, End::Done, None);
+        sketch.end(B, 1, 300, End::Done);
         sketch.findings()
     };
     assert_eq!(sketch("another"), []);
@@ -82,19 +78,18 @@ fn an_owner_of_two_chains_is_found() {
     assert!(matches!(found[..], [Finding::OwnerShared { .. }]), "{found:?}");
 }
 
-/// The later one has a smaller token, as if it had been granted before the first and come late; but it asked
-/// only when the first was inside. So the pause of its process explains nothing.
+/// The second owner has a smaller token, as if it had been granted first and entered late. But it asked when the
+/// first was already inside, so the pause of its process explains nothing.
 #[test]
 fn a_false_token_puts_the_blame_on_nobody_else() {
     let sketch = |asked| {
         let mut sketch = Sketch::default().section(A, 1, 20, 2_100, 2_200);
         sketch.ask(B, 1, asked, None);
         sketch.enter(B, 1, 2_150, ("10", 10));
-        sketch.leave(B, 1, 2_160, 2_160);
-        sketch.answer(B, 1, 2_160, End::Done, None);
+        sketch.end(B, 1, 2_160, End::Done);
         sketch
-            .runner(90, Event::Paused { life: B })
-            .runner(2_155, Event::Continued { life: B })
+            .runner(90, Event::Paused { process: B })
+            .runner(2_155, Event::Continued { process: B })
     };
     assert_eq!(overlap(sketch(80)), Cause::Paused);
     assert_eq!(overlap(sketch(2_110)), Cause::Unexplained);

@@ -1,23 +1,23 @@
-//! Work that is to be done once, in histories that were written by hand.
+//! Runs of `run_once` in histories written by hand.
 
 use super::sketch::{A, Ask, B, Sketch, TTL, overlap, paused};
 use crate::check::{Cause, Finding, OnceFault};
 use crate::fault::Fault;
-use crate::history::{End as Ended, Event, Way};
+use crate::history::{End as Ended, Event, Form};
 use crate::once::{Answer, End, Record, Step};
-use crate::seat::Life;
+use crate::process_id::ProcessId;
 
-/// Its work is written with its record.
+/// A run whose work is written with its record.
 const IN_ONE: u64 = 0;
-/// It may begin again after a crash.
+/// A run that may begin again after a crash.
 const AGAIN: u64 = 1;
-/// It may not.
+/// A run that may not.
 const STOPS: u64 = 2;
 
-fn begins(sketch: &mut Sketch, life: Life, run: u64, attempt: u32) {
+fn begins(sketch: &mut Sketch, process: ProcessId, run: u64, attempt: u32) {
     let step = Step::BeforeTheWork;
     sketch.worker(
-        life,
+        process,
         1,
         Event::OnceStep {
             call: 1,
@@ -81,7 +81,7 @@ fn what_each_kind_allows_is_well() {
     };
     assert_eq!(in_doubt(&[]), []);
     assert_eq!(in_doubt(&[1]), []);
-    // Nobody came so far as to begin.
+    // No attempt began.
     let mut sketch = Sketch::default();
     answers(&mut sketch, IN_ONE, Answer::Unknown);
     assert_eq!(faults(sketch, AGAIN, None, &[]), []);
@@ -92,7 +92,7 @@ fn work_that_was_done_too_often_is_found() {
     let done = |run, done: &[u32]| faults(begun(run, &[1, 2]), run, Some(("succeeded", 2, Some(2))), done);
     assert_eq!(done(IN_ONE, &[1, 2]), [OnceFault::DoneTooOften]);
     assert_eq!(done(STOPS, &[1, 2]), [OnceFault::DoneTooOften]);
-    // An attempt does it once.
+    // One attempt did the work twice.
     assert_eq!(done(AGAIN, &[2, 2]), [OnceFault::DoneTooOften]);
     assert_eq!(done(AGAIN, &[1, 2, 2]), [OnceFault::DoneTooOften]);
 }
@@ -139,12 +139,12 @@ fn results_that_change_are_found() {
     let done = Some(("succeeded", 2, Some(2)));
     assert_eq!(given(2, done), []);
     assert_eq!(given(1, done), [OnceFault::ResultLost]);
-    // It was overwritten by an attempt that knew nothing of it.
+    // A later attempt overwrote the result.
     assert_eq!(
         given(2, Some(("failed", 2, None))),
         [OnceFault::NeverDone, OnceFault::ResultLost]
     );
-    // It is that of an attempt whose place another one had taken.
+    // The result is of an earlier attempt.
     assert_eq!(given(1, Some(("succeeded", 2, Some(1)))), [OnceFault::ResultLost]);
 }
 
@@ -163,16 +163,15 @@ fn a_call_that_fails_without_a_reason_is_found() {
     );
 }
 
-/// A call that is answered at `to`; its body runs in between, if it has one.
+/// A call from `from` to `to`, with or without a body.
 fn calls(
     sketch: &mut Sketch,
-    life: Life,
+    process: ProcessId,
     run: u64,
     (from, to): (i64, i64),
     body: Option<u32>,
     answer: Answer,
 ) {
-    // Each process makes one.
     let call = 1;
     let ask = Event::OnceAsk {
         call,
@@ -180,7 +179,7 @@ fn calls(
         ttl_ms: u32::try_from(TTL).unwrap(),
         renews: true,
     };
-    sketch.worker(life, from, ask);
+    sketch.worker(process, from, ask);
     for (step, at) in [(Step::BeforeTheWork, from + 1), (Step::AfterTheCommit, to - 1)] {
         let step = |attempt| Event::OnceStep {
             call,
@@ -189,10 +188,10 @@ fn calls(
             step,
         };
         if let Some(attempt) = body {
-            sketch.worker(life, at, step(attempt));
+            sketch.worker(process, at, step(attempt));
         }
     }
-    sketch.worker(life, to, Event::OnceAnswer { call, run, answer });
+    sketch.worker(process, to, Event::OnceAnswer { call, run, answer });
 }
 
 fn during(sketch: Sketch, fault: Fault, (from, to): (i64, i64)) -> Sketch {
@@ -218,12 +217,12 @@ fn a_run_that_stays_in_doubt_without_a_crash_is_found() {
         assert_eq!(in_doubt(failed(answer)), []);
     }
     assert_eq!(
-        in_doubt(failed(Answer::Failed).runner(250, Event::Killed { life: A })),
+        in_doubt(failed(Answer::Failed).runner(250, Event::Killed { process: A })),
         []
     );
-    let cut = |seat| during(failed(Answer::Failed), Fault::Cut { seat, ms: 10 }, (190, 200));
+    let cut = |slot| during(failed(Answer::Failed), Fault::Cut { slot, ms: 10 }, (190, 200));
     assert_eq!(in_doubt(cut(0)), []);
-    // The other one has nothing to write.
+    // The caller on the other process has nothing to write.
     assert_eq!(in_doubt(cut(1)), [OnceFault::NeverDone]);
     let mut troubled = failed(Answer::Failed);
     let (key, begins) = (String::new(), false);
@@ -249,15 +248,15 @@ fn an_attempt_whose_body_never_began_is_found() {
         [OnceFault::NeverBegun]
     );
 
-    // What kept it from being taken back: a fault of the servers, or of its own process.
+    // A fault of the servers, or of its own process, kept the attempt from being taken back.
     let during = |fault: Fault| during(given_up(Answer::Cut), fault, (90, 101));
     assert_eq!(in_doubt(during(Fault::LockFile { ms: 50 })), []);
-    assert_eq!(in_doubt(during(Fault::Deaf { seat: 0, ms: 50 })), []);
-    for fault in [Fault::Deaf { seat: 1, ms: 50 }, Fault::Revoke { key: 0 }] {
+    assert_eq!(in_doubt(during(Fault::Deaf { slot: 0, ms: 50 })), []);
+    for fault in [Fault::Deaf { slot: 1, ms: 50 }, Fault::Revoke { key: 0 }] {
         assert_eq!(in_doubt(during(fault)), [OnceFault::NeverBegun]);
     }
     assert_eq!(
-        in_doubt(given_up(Answer::Cut).runner(1_000, Event::Killed { life: A })),
+        in_doubt(given_up(Answer::Cut).runner(1_000, Event::Killed { process: A })),
         []
     );
     assert_eq!(in_doubt(paused(given_up(Answer::Cut), A, 102, 4_000)), []);
@@ -271,12 +270,12 @@ fn an_attempt_whose_body_never_began_is_found() {
     let mut troubled = given_up(Answer::Cut);
     troubled.worker(A, 103, event(true));
     assert_eq!(in_doubt(troubled), [OnceFault::NeverBegun]);
-    // Another one's, or much earlier.
+    // The other process was stopped, or the kill came much later.
     assert_eq!(
         in_doubt(paused(given_up(Answer::Cut), B, 102, 4_000)),
         [OnceFault::NeverBegun]
     );
-    let killed = given_up(Answer::Cut).runner(20_000, Event::Killed { life: A });
+    let killed = given_up(Answer::Cut).runner(20_000, Event::Killed { process: A });
     assert_eq!(in_doubt(killed), [OnceFault::NeverBegun]);
 }
 
@@ -290,7 +289,7 @@ fn a_run_that_is_taken_for_a_crash_while_it_runs_is_found() {
     };
     let done = |sketch| faults(sketch, STOPS, Some(("succeeded", 1, Some(1))), &[1]);
     assert_eq!(done(beside((300, 310))), [OnceFault::RefusedBesideABody]);
-    // Before it began, or as it ended.
+    // Asked before the body began, or told after it had ended.
     assert_eq!(done(beside((90, 310))), []);
     assert_eq!(done(beside((900, 1_010))), []);
     assert_eq!(done(paused(beside((800, 810)), A, 110, 790)), []);
@@ -311,32 +310,31 @@ fn done_work_that_begins_again_is_found() {
     assert!(found.contains(&OnceFault::Repeated), "{found:?}");
 }
 
-/// A lock that is not renewed, and a child that keeps its thread until `stays`; another process enters at
+/// A lock that is not renewed, and a child that blocks its thread until `until`; another process enters at
 /// `comes`.
-fn beside_a_child(stays: i64, comes: i64) -> Cause {
+fn beside_a_child(until: i64, comes: i64) -> Cause {
     let key = "once1";
     let mut sketch = Sketch::default();
-    let ask = |way, within| Ask {
+    let ask = |form, within| Ask {
         key,
-        way,
+        form,
         within,
         renew: false,
         ..Ask::default()
     };
-    sketch.ask_as(A, 1, 0, ask(Way::With, None));
+    sketch.ask_as(A, 1, 0, ask(Form::Run, None));
     sketch.enter(A, 1, 0, ("a", 1));
-    sketch.ask_as(A, 2, 100, ask(Way::Inherit, Some(1)));
+    sketch.ask_as(A, 2, 100, ask(Form::Inherit, Some(1)));
     sketch.enter(A, 2, 100, ("a", 1));
     sketch.worker(A, 100, Event::Block { call: 2, ms: 1_000 });
-    // The outcome, a moment too late.
+    // The outcome, just too late.
     sketch.leave(A, 1, 1_901, 1_901);
     sketch.answer(A, 1, 1_910, Ended::Lost, None);
-    sketch.ask_as(B, 1, comes - 10, ask(Way::With, None));
+    sketch.ask_as(B, 1, comes - 10, ask(Form::Run, None));
     sketch.enter(B, 1, comes, ("b", 2));
-    sketch.leave(B, 1, comes + 100, comes + 100);
-    sketch.answer(B, 1, comes + 100, Ended::Done, None);
-    sketch.leave(A, 2, stays, 100);
-    sketch.answer(A, 2, stays, Ended::Done, None);
+    sketch.end(B, 1, comes + 100, Ended::Done);
+    sketch.leave(A, 2, until, 100);
+    sketch.answer(A, 2, until, Ended::Done, None);
     overlap(sketch)
 }
 

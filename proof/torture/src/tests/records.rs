@@ -21,21 +21,21 @@ use tokio_util::sync::CancellationToken;
 use crate::bank::Bank;
 use crate::check::{Finding, OnceFault, Verdict, check};
 use crate::history::{Event, History, Journal, RESOURCE, RUNNER};
+use crate::process_id::ProcessId;
 use crate::resource::ResourceClient;
-use crate::seat::Life;
 use crate::worker::{Worker, finish_runs};
 
-/// A way in which records can be broken.
+/// How records can be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flaw {
     None,
     /// Every fifth outcome is confirmed and not written.
     LosesOutcomes,
-    /// A failure is written a second time, when a later attempt has succeeded.
+    /// A failure is written again after a later attempt has succeeded.
     WritesTwice,
-    /// Every fifth time that a record is processing, it is forgotten.
+    /// Every fifth read of a processing record deletes it.
     ForgetsProcessing,
-    /// Every fifth time that a record has succeeded, it is forgotten.
+    /// Every fifth read of a succeeded record deletes it.
     ForgetsSuccess,
 }
 
@@ -43,16 +43,16 @@ enum Flaw {
 #[derive(Debug)]
 struct BrokenRecords {
     flaw: Flaw,
-    turn: AtomicU64,
-    /// The failures that are still to be written for the second time, by key.
+    count: AtomicU64,
+    /// The failures that are to be written again, by key.
     failures: Mutex<HashMap<String, RecordEntry>>,
-    /// How often a store of the same test has done what is wrong with it.
+    /// How often a store of this test has gone wrong.
     wrongs: watch::Sender<u32>,
 }
 
 impl BrokenRecords {
     fn every_fifth(&self) -> bool {
-        let chosen = self.turn.fetch_add(1, Ordering::Relaxed) % 5 == 4;
+        let chosen = self.count.fetch_add(1, Ordering::Relaxed) % 5 == 4;
         if chosen {
             self.goes_wrong();
         }
@@ -63,7 +63,7 @@ impl BrokenRecords {
         self.wrongs.send_modify(|wrongs| *wrongs += 1);
     }
 
-    /// Whether the change, which may come alone or with a release, is left out.
+    /// Whether the change is left out.
     fn loses(&self, key: &Key, change: &RecordChange) -> bool {
         let RecordChange::Replace(_, entry) = change else {
             return false;
@@ -145,7 +145,7 @@ impl Between for BrokenRecords {
     }
 }
 
-const SEATS: usize = 3;
+const SLOTS: usize = 3;
 const TASKS: u64 = 4;
 /// How long calls go on at least, and how long at most until enough has gone wrong.
 const LENGTH: Duration = Duration::from_secs(5);
@@ -168,7 +168,7 @@ async fn run_on(flaw: Flaw) -> Verdict {
         let inner = dblock::open::sqlite::open(options, "distributed_lock").unwrap();
         let broken = BrokenRecords {
             flaw,
-            turn: AtomicU64::new(0),
+            count: AtomicU64::new(0),
             failures: Mutex::default(),
             wrongs: wrongs.clone(),
         };
@@ -177,15 +177,15 @@ async fn run_on(flaw: Flaw) -> Verdict {
     };
     let stop = CancellationToken::new();
     let (mut managers, mut tasks) = (Vec::new(), Vec::new());
-    for seat in 0..SEATS {
+    for slot in 0..SLOTS {
         let locks = manager().await.unwrap();
         managers.push(locks.clone());
         let nobody = ResourceClient::new(([127, 0, 0, 1], 9).into());
-        let life = Life { seat, life: 0 };
-        let worker = Worker::new(life, locks, folder.path(), nobody, Some(bank.clone()), 1).unwrap();
+        let process = ProcessId::first(slot);
+        let worker = Worker::new(process, locks, folder.path(), nobody, Some(bank.clone()), 1).unwrap();
         for task in 0..TASKS {
             let worker = Arc::clone(&worker);
-            let rng = Rng::with_seed(seat as u64 * TASKS + task);
+            let rng = Rng::with_seed(slot as u64 * TASKS + task);
             let work = worker.go_on_with_runs(rng);
             tasks.push(tokio::spawn(stop.clone().run_until_cancelled_owned(work)));
         }

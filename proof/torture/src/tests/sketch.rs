@@ -1,25 +1,21 @@
-//! Makes a history by hand, in milliseconds.
+//! Histories written by hand, in milliseconds.
 
 use crate::check::{Cause, Finding, Verdict, check};
-use crate::history::{End, Event, History, How, Line, MS, Way};
-use crate::seat::Life;
+use crate::history::{End, Event, Form, History, How, Line, MS};
+use crate::process_id::ProcessId;
 
-pub(super) const A: Life = Life { seat: 0, life: 0 };
-pub(super) const B: Life = Life { seat: 1, life: 0 };
+pub(super) const A: ProcessId = ProcessId::first(0);
+pub(super) const B: ProcessId = ProcessId::first(1);
 
-/// The key of every call that names no other.
+/// The defaults of a call.
 const KEY: &str = "key0";
-
-/// The ttl of every call that names no other.
 pub(super) const TTL: i64 = 2_000;
-
-/// How long every call waits that does not say otherwise.
 pub(super) const WAIT: i64 = 3_000;
 
 /// The arguments of a call.
 #[derive(Clone, Copy)]
 pub(super) struct Ask {
-    pub(super) way: Way,
+    pub(super) form: Form,
     pub(super) key: &'static str,
     pub(super) ttl: u32,
     pub(super) wait: u32,
@@ -33,7 +29,7 @@ pub(super) struct Ask {
 impl Default for Ask {
     fn default() -> Self {
         Self {
-            way: Way::With,
+            form: Form::Run,
             key: KEY,
             ttl: u32::try_from(TTL).unwrap(),
             wait: u32::try_from(WAIT).unwrap(),
@@ -46,14 +42,24 @@ impl Default for Ask {
     }
 }
 
+impl Ask {
+    pub(super) fn with_hold_min(ms: u32) -> Self {
+        let hold_min = Some(ms);
+        Self {
+            hold_min,
+            ..Self::default()
+        }
+    }
+}
+
 /// A history in the making.
 #[derive(Default)]
 pub(super) struct Sketch(pub(super) History);
 
 impl Sketch {
-    pub(super) fn worker(&mut self, life: Life, at: i64, event: Event) {
+    pub(super) fn worker(&mut self, process: ProcessId, at: i64, event: Event) {
         let written = Line { at: at * MS, event };
-        self.0.workers.entry(life).or_default().push(written);
+        self.0.workers.entry(process).or_default().push(written);
     }
 
     pub(super) fn runner(mut self, at: i64, event: Event) -> Self {
@@ -61,19 +67,19 @@ impl Sketch {
         self
     }
 
-    pub(super) fn ask(&mut self, life: Life, call: u64, at: i64, within: Option<u64>) {
+    pub(super) fn ask(&mut self, process: ProcessId, call: u64, at: i64, within: Option<u64>) {
         let ask = Ask {
             within,
             ..Ask::default()
         };
-        self.ask_as(life, call, at, ask);
+        self.ask_as(process, call, at, ask);
     }
 
-    pub(super) fn ask_as(&mut self, life: Life, call: u64, at: i64, ask: Ask) {
+    pub(super) fn ask_as(&mut self, process: ProcessId, call: u64, at: i64, ask: Ask) {
         let event = Event::Ask {
             call,
             key: ask.key.to_owned(),
-            way: ask.way,
+            form: ask.form,
             ttl_ms: ask.ttl,
             wait_ms: ask.wait,
             renew: ask.renew,
@@ -82,48 +88,61 @@ impl Sketch {
             within: ask.within,
             spawned_by: ask.spawned_by,
         };
-        self.worker(life, at, event);
+        self.worker(process, at, event);
     }
 
-    pub(super) fn enter(&mut self, life: Life, call: u64, at: i64, (owner, token): (&str, i64)) {
+    pub(super) fn enter(&mut self, process: ProcessId, call: u64, at: i64, (owner, token): (&str, i64)) {
         let owner = owner.to_owned();
-        self.worker(life, at, Event::Enter { call, owner, token });
+        self.worker(process, at, Event::Enter { call, owner, token });
     }
 
-    pub(super) fn leave(&mut self, life: Life, call: u64, at: i64, last_step: i64) {
+    pub(super) fn leave(&mut self, process: ProcessId, call: u64, at: i64, last_step: i64) {
         let last_step = last_step * MS;
         let how = How::Returned;
-        self.worker(life, at, Event::Leave { call, last_step, how });
+        self.worker(process, at, Event::Leave { call, last_step, how });
     }
 
-    pub(super) fn answer(&mut self, life: Life, call: u64, at: i64, end: End, by: Option<i64>) {
+    pub(super) fn answer(&mut self, process: ProcessId, call: u64, at: i64, end: End, by: Option<i64>) {
         let text = None;
-        self.worker(life, at, Event::Answer { call, end, by, text });
+        self.worker(process, at, Event::Answer { call, end, by, text });
     }
 
-    /// A whole call whose owner is its token, and which is alive until it leaves.
-    pub(super) fn section(self, life: Life, call: u64, token: i64, from: i64, to: i64) -> Self {
-        self.section_last_seen(life, call, token, from, (to, to))
+    /// The end of a section and of its call.
+    pub(super) fn end(&mut self, process: ProcessId, call: u64, at: i64, end: End) {
+        self.leave(process, call, at, at);
+        self.answer(process, call, at, end, None);
+    }
+
+    /// A whole call, with its token as the owner, whose section takes steps until it ends.
+    pub(super) fn section(self, process: ProcessId, call: u64, token: i64, from: i64, to: i64) -> Self {
+        self.section_last_seen(process, call, token, from, (to, to))
     }
 
     pub(super) fn section_last_seen(
         mut self,
-        life: Life,
+        process: ProcessId,
         call: u64,
         token: i64,
         from: i64,
         (to, last_step): (i64, i64),
     ) -> Self {
-        self.ask(life, call, from, None);
-        self.enter(life, call, from, (&token.to_string(), token));
-        self.leave(life, call, to, last_step);
-        self.answer(life, call, to, End::Done, None);
+        self.ask(process, call, from, None);
+        self.enter(process, call, from, (&token.to_string(), token));
+        self.leave(process, call, to, last_step);
+        self.answer(process, call, to, End::Done, None);
         self
     }
 
-    pub(super) fn write(mut self, at: i64, life: Life, call: u64, token: i64, accepted: bool) -> Self {
+    pub(super) fn write(
+        mut self,
+        at: i64,
+        process: ProcessId,
+        call: u64,
+        token: i64,
+        accepted: bool,
+    ) -> Self {
         let event = Event::Write {
-            from: life,
+            from: process,
             call,
             key: KEY.to_owned(),
             token,
@@ -135,7 +154,7 @@ impl Sketch {
         self
     }
 
-    /// Ends the history as a good run ends.
+    /// Ends the history as a good run ends, and checks it.
     pub(super) fn judge(self) -> Verdict {
         let quiet = self.runner(100_000, Event::Quiet { held: Vec::new() });
         check(&quiet.0)
@@ -160,7 +179,7 @@ pub(super) fn forced(sketch: Sketch, at: i64) -> Sketch {
     operated(sketch, at, Some(true))
 }
 
-/// An operator's order, and whether it freed the key.
+/// Adds an operator's order, and whether it freed the key.
 pub(super) fn operated(sketch: Sketch, at: i64, freed: Option<bool>) -> Sketch {
     let key = KEY.to_owned();
     sketch
@@ -168,13 +187,13 @@ pub(super) fn operated(sketch: Sketch, at: i64, freed: Option<bool>) -> Sketch {
         .runner(at + 1, Event::Forced { key, freed })
 }
 
-pub(super) fn paused(sketch: Sketch, life: Life, from: i64, to: i64) -> Sketch {
+pub(super) fn paused(sketch: Sketch, process: ProcessId, from: i64, to: i64) -> Sketch {
     sketch
-        .runner(from, Event::Paused { life })
-        .runner(to, Event::Continued { life })
+        .runner(from, Event::Paused { process })
+        .runner(to, Event::Continued { process })
 }
 
-/// One overlap, and what the checker says about it.
+/// The cause of the only overlap.
 pub(super) fn overlap(sketch: Sketch) -> Cause {
     let verdict = sketch.judge();
     let causes: Vec<_> = verdict.overlaps.into_iter().collect();

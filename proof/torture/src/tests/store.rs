@@ -1,4 +1,4 @@
-//! A store in memory that is broken on purpose, in one way at a time.
+//! A store that is broken on purpose, by one flaw at a time.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -25,7 +25,7 @@ pub(super) struct BrokenStore {
     shared: Arc<Shared>,
     /// The rows. Each process has a session of its own.
     inner: Arc<dyn Store>,
-    seat: usize,
+    slot: usize,
     listens: bool,
 }
 
@@ -33,35 +33,35 @@ pub(super) struct BrokenStore {
 struct Shared {
     flaw: Flaw,
     start: Instant,
-    /// Counts what is done now and then only.
-    turn: AtomicU64,
+    /// Counts requests, for flaws that show at every nth.
+    requests: AtomicU64,
     last_token: Mutex<i64>,
-    /// The lease that was told last that it is next, and was not.
+    /// The last lease that was told falsely that it is the successor.
     twin: Mutex<Option<(Key, Uuid)>>,
     false_wake_ups: broadcast::Sender<WakeUp>,
 }
 
 impl BrokenStore {
-    /// The stores of several processes, over the same rows. The last one cannot listen, unless three must:
-    /// who has a row, who gets it, and who gets it too.
-    pub(super) fn of_seats(flaw: Flaw, seats: usize, open: &dyn Fn() -> Arc<dyn Store>) -> Vec<Arc<Self>> {
+    /// The stores of several processes, over the same rows. The last one cannot listen, unless the flaw needs
+    /// three listeners: the holder, the successor, and a second successor.
+    pub(super) fn of_slots(flaw: Flaw, slots: usize, open: &dyn Fn() -> Arc<dyn Store>) -> Vec<Arc<Self>> {
         let shared = Arc::new(Shared {
             flaw,
             start: Instant::now(),
-            turn: AtomicU64::new(0),
+            requests: AtomicU64::new(0),
             last_token: Mutex::new(i64::MAX / 2),
             twin: Mutex::default(),
             false_wake_ups: broadcast::Sender::new(100),
         });
-        let store = |seat| {
+        let store = |slot| {
             Arc::new(Self {
                 inner: open(),
                 shared: Arc::clone(&shared),
-                seat,
-                listens: seat + 1 < seats || flaw == Flaw::PassesOnTwice,
+                slot,
+                listens: slot + 1 < slots || flaw == Flaw::PassesOnTwice,
             })
         };
-        (0..seats).map(store).collect()
+        (0..slots).map(store).collect()
     }
 }
 
@@ -76,7 +76,7 @@ pub(super) fn in_memory(flaw: Flaw) -> Arc<dyn Store> {
 
 impl BrokenStore {
     fn every(&self, nth: u64) -> bool {
-        self.shared.turn.fetch_add(1, Ordering::Relaxed) % nth == nth - 1
+        self.shared.requests.fetch_add(1, Ordering::Relaxed) % nth == nth - 1
     }
 
     async fn honest(&self, request: Request) -> Result<Outcome, StoreError> {
@@ -84,7 +84,7 @@ impl BrokenStore {
         answers.remove(0)
     }
 
-    /// The same key, with this lease and action.
+    /// A request for the same key, with this lease and action.
     async fn also(&self, request: &Request, lease_id: Uuid, action: Action) -> Result<Outcome, StoreError> {
         let key = request.key.clone();
         self.honest(Request::new(key, lease_id, action)).await
@@ -142,7 +142,7 @@ impl BrokenStore {
         Ok(Outcome::Released(Released::Freed))
     }
 
-    /// Puts a lease that nobody has into the place of the successor, if there is one.
+    /// Replaces the successor, if there is one, by a lease that nobody has.
     async fn let_a_ghost_be_next(&self, request: &Request) -> Result<(), StoreError> {
         let next = self.row(&request.key).await?.and_then(|row| row.next);
         if let Some(next) = next {
@@ -154,7 +154,7 @@ impl BrokenStore {
         Ok(())
     }
 
-    /// Tells one that is not the successor that the row has been passed on to it, with the successor's token.
+    /// Tells a waiter that is not the successor that the row was passed on to it, with the successor's token.
     async fn pass_on_again(&self, key: &Key) -> Result<(), StoreError> {
         let twin = self.shared.twin.lock().unwrap().take();
         if let (Some((key, lease_id)), Some(row)) =
@@ -176,7 +176,7 @@ impl BrokenStore {
             Flaw::ReleasesAnyLease if self.every(10) => {
                 return Err(StoreError::new(StoreErrorKind::Interrupted, "the reply was lost"));
             }
-            Flaw::ForgetsWaiters if self.seat == 0 && ask.wanted_for.is_some() => {
+            Flaw::ForgetsWaiters if self.slot == 0 && ask.wanted_for.is_some() => {
                 if let Some(row) = self.row(&request.key).await? {
                     return Ok(Outcome::Busy(rules::holder(&row)));
                 }

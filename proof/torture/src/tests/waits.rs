@@ -3,7 +3,7 @@
 use super::sketch::{A, Ask, B, Sketch, TTL, WAIT, begin, paused};
 use crate::check::Finding;
 use crate::fault::Fault;
-use crate::history::{End, Event, Way};
+use crate::history::{End, Event, Form};
 
 #[test]
 fn a_call_that_outlasts_its_wait_is_found() {
@@ -16,7 +16,7 @@ fn a_call_that_outlasts_its_wait_is_found() {
     assert_eq!(sketch(WAIT + 1_000).findings(), []);
     let found = sketch(WAIT + 1_001).findings();
     assert!(matches!(found[..], [Finding::Hung { .. }]), "{found:?}");
-    // A process that stands still cannot answer.
+    // A process that is stopped cannot answer.
     assert_eq!(paused(sketch(WAIT + 3_000), A, 100, 2_100).findings(), []);
 }
 
@@ -27,7 +27,7 @@ fn a_call_without_an_answer_is_found() {
     let sketch = sketch.runner(
         10_000,
         Event::Ended {
-            life: A,
+            process: A,
             code: Some(0),
         },
     );
@@ -68,28 +68,28 @@ fn a_released_lock_is_not_busy() {
     );
 }
 
-/// Seed 41 on etcd: a guard was released, and the lease went to a call of the process that waited for another
-/// key, too. It gave up when the quorum was gone.
+/// Seed 41 on etcd: a guard was released, and the lease went to a call of the process that waited for a second
+/// key. That call gave up when the quorum was gone.
 #[test]
 fn a_lease_may_have_gone_on_to_one_that_waits_for_another_key_seed_41() {
-    let sketch = |life, way, until| {
+    let sketch = |process, form, until| {
         let mut sketch = Sketch::default().section(A, 1, 10, 0, 100);
         sketch.worker(A, 100, Event::Released { call: 1 });
         let two = Ask {
-            way,
+            form,
             ..Ask::default()
         };
-        sketch.ask_as(life, 2, 50, two);
-        sketch.answer(life, 2, until, End::Timeout, None);
+        sketch.ask_as(process, 2, 50, two);
+        sketch.answer(process, 2, until, End::Timeout, None);
         sketch.ask(B, 3, 1_601, None);
         sketch.answer(B, 3, 1_606, End::Busy, Some(10));
         sketch.findings().len()
     };
-    assert_eq!(sketch(A, Way::WithAll, 100), 0);
-    // It had given up before, is alone, or is elsewhere.
-    assert_eq!(sketch(A, Way::WithAll, 99), 1);
-    assert_eq!(sketch(A, Way::With, 100), 1);
-    assert_eq!(sketch(B, Way::WithAll, 100), 1);
+    assert_eq!(sketch(A, Form::RunAll, 100), 0);
+    // The call had given up before, is for one key, or is of another process.
+    assert_eq!(sketch(A, Form::RunAll, 99), 1);
+    assert_eq!(sketch(A, Form::Run, 100), 1);
+    assert_eq!(sketch(B, Form::RunAll, 100), 1);
 }
 
 /// Seeds 7 and 9 on PostgreSQL: the process was killed before `hold_min` was over, or the server took no
@@ -98,11 +98,7 @@ fn a_lease_may_have_gone_on_to_one_that_waits_for_another_key_seed_41() {
 fn a_row_that_hold_min_keeps_ends_with_its_lease_at_the_latest_seeds_7_and_9() {
     let sketch = |hold_min: i64, asked| {
         let mut sketch = Sketch::default();
-        let ask = Ask {
-            hold_min: Some(u32::try_from(hold_min).unwrap()),
-            ..Ask::default()
-        };
-        sketch.ask_as(A, 1, 0, ask);
+        sketch.ask_as(A, 1, 0, Ask::with_hold_min(u32::try_from(hold_min).unwrap()));
         sketch.enter(A, 1, 0, ("x", 10));
         sketch.leave(A, 1, 20, 20);
         sketch.worker(A, 30, Event::Released { call: 1 });
@@ -155,9 +151,9 @@ fn a_row_that_is_not_released_lasts_for_longer_when_etcd_has_a_new_leader_seed_3
     assert_eq!(sketch("etcd", Some(800), true, until), 0);
     assert_eq!(sketch("etcd", Some(800), true, until + 1), 1);
     assert_eq!(sketch("zookeeper", Some(800), true, until), 1);
-    // It was released.
+    // The row was released.
     assert_eq!(sketch("etcd", None, true, until), 1);
-    // Its process was killed before the call had ended.
+    // The process was killed before the call had ended.
     assert_eq!(sketch("etcd", Some(800), false, until + 1), 0);
 }
 

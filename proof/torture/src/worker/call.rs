@@ -1,4 +1,4 @@
-//! A call for a lock: written down before it is made, and however it ends.
+//! A call for a lock, with its beginning and its end in the history.
 
 use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::pin::Pin;
@@ -13,22 +13,22 @@ use futures_util::FutureExt as _;
 use super::Worker;
 use super::mix::Plan;
 use super::section::Planned;
-use crate::history::{End, Event, Way};
+use crate::history::{End, Event, Form};
 use crate::once::PREFIX;
 
-/// Where a call is made. This is what tells two owners apart when the history is judged: the worker's own
-/// word, and never the library's.
+/// Where a call comes from. The checker tells two owners apart by this, the worker's own word, and not by what
+/// the library says.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Place {
-    /// Outside of all sections.
+pub(super) enum Origin {
+    /// From outside all sections.
     Outermost,
-    /// Inside of the section of this call, by the same chain.
+    /// From inside the section of this call, by the same chain.
     Within(u64),
-    /// In a task that the section of this call spawned without `inherit`: another chain.
+    /// From a task that the section of this call spawned without `inherit`: another chain.
     SpawnedBy(u64),
 }
 
-/// A call that was asked and has not ended. When it is dropped, that is its end.
+/// A call that has not ended. Its drop writes the end, if nothing else did.
 struct Asked<'a> {
     worker: &'a Worker,
     number: u64,
@@ -37,28 +37,28 @@ struct Asked<'a> {
 }
 
 impl<'a> Asked<'a> {
-    fn write_down(worker: &'a Worker, plan: &Plan, place: Place) -> Self {
+    fn write_down(worker: &'a Worker, plan: &Plan, origin: Origin) -> Self {
         let number = worker.calls.fetch_add(1, Ordering::Relaxed);
-        Self::write_down_as(worker, number, plan, place)
+        Self::write_down_as(worker, number, plan, origin)
     }
 
-    fn write_down_as(worker: &'a Worker, number: u64, plan: &Plan, place: Place) -> Self {
+    fn write_down_as(worker: &'a Worker, number: u64, plan: &Plan, origin: Origin) -> Self {
         let millis = |length: Duration| u32::try_from(length.as_millis()).unwrap_or(u32::MAX);
         worker.journal.write(Event::Ask {
             call: number,
             key: plan.key.clone(),
-            way: plan.way,
+            form: plan.form,
             ttl_ms: millis(plan.ttl),
             wait_ms: millis(plan.wait),
             renew: plan.renew,
             hold_min_ms: plan.hold_min.map(millis),
             max_hold_ms: plan.max_hold.map(millis),
-            within: match place {
-                Place::Within(call) => Some(call),
+            within: match origin {
+                Origin::Within(call) => Some(call),
                 _ => None,
             },
-            spawned_by: match place {
-                Place::SpawnedBy(call) => Some(call),
+            spawned_by: match origin {
+                Origin::SpawnedBy(call) => Some(call),
                 _ => None,
             },
         });
@@ -84,7 +84,7 @@ impl<'a> Asked<'a> {
             .as_ref()
             .err()
             .filter(|_| matches!(end, End::Store | End::Other));
-        // Where two keys were asked for, the other one may have been in the way.
+        // Of two keys, the other one may have been busy.
         let by = by.filter(|_| {
             result
                 .as_ref()
@@ -124,19 +124,19 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// Whether a key of the library's, with its namespace, is this one.
+/// Whether a full key, with its namespace, is this key.
 pub(super) fn is(full: &str, key: &str) -> bool {
     full.rsplit(':').next() == Some(key)
 }
 
 impl Worker {
     /// Makes a call that begins a chain, and drops it early if that is planned.
-    pub(super) async fn attempt(self: &Arc<Self>, plan: &Plan, place: Place) {
+    pub(super) async fn attempt(self: &Arc<Self>, plan: &Plan, origin: Origin) {
         assert!(
             dblock::current().is_none(),
             "a task that did not inherit is in no chain"
         );
-        let call = AssertUnwindSafe(self.call(plan, place, None)).catch_unwind();
+        let call = AssertUnwindSafe(self.call(plan, origin, None)).catch_unwind();
         let ended = match plan.dropped_after {
             None => call.await,
             Some(after) => tokio::time::timeout(after, call).await.unwrap_or(Ok(())),
@@ -148,32 +148,31 @@ impl Worker {
         }
     }
 
-    /// Makes a call, inside of the section of another or not. Boxed, because sections make calls.
+    /// Makes a call. Boxed, because sections make calls.
     pub(super) fn call<'a>(
         self: &'a Arc<Self>,
         plan: &'a Plan,
-        place: Place,
+        origin: Origin,
         outer: Option<CurrentLock>,
     ) -> Pin<Box<dyn Future<Output = ()> + Send + 'a>> {
         Box::pin(async move {
-            if plan.way == Way::Inherit {
-                return self.inherit(plan, place);
+            if plan.form == Form::Inherit {
+                return self.inherit(plan, origin);
             }
             if let Some(and) = &plan.and {
-                return self.call_both(plan, and, place).await;
+                return self.call_both(plan, and, origin).await;
             }
-            let asked = Asked::write_down(self, plan, place);
+            let asked = Asked::write_down(self, plan, origin);
             let number = asked.number;
-            let result = match plan.way {
-                Way::Transaction | Way::InTransaction if self.locks.capabilities().verify_in => {
+            let result = match plan.form {
+                Form::Transaction | Form::InTransaction if self.locks.capabilities().verify_in => {
                     match self.transfer_in_transaction(number, plan, outer).await {
                         Some(result) => result,
-                        // As dropped.
                         None => return,
                     }
                 }
                 // A store without transactions has the lock alone.
-                Way::With | Way::Signal | Way::Transaction | Way::InTransaction => {
+                Form::Run | Form::Signal | Form::Transaction | Form::InTransaction => {
                     let section = self.section(number, plan, outer);
                     self.locks
                         .lock(&plan.key)
@@ -181,22 +180,22 @@ impl Worker {
                         .run(section)
                         .await
                 }
-                Way::Attribute if plan.renew => self.renewed(plan, number, outer).await,
-                Way::Attribute => self.not_renewed(plan, number, outer).await,
-                Way::Guard => self.guard(plan, number, outer).await,
-                Way::BareGuard => self.bare_guard(plan, number).await,
-                Way::Inherit | Way::WithAll | Way::AttributeAll | Way::GuardAll => {
-                    unreachable!("was looked at above")
+                Form::Attribute if plan.renew => self.renewed(plan, number, outer).await,
+                Form::Attribute => self.not_renewed(plan, number, outer).await,
+                Form::Guard => self.guard(plan, number, outer).await,
+                Form::BareGuard => self.bare_guard(plan, number).await,
+                Form::Inherit | Form::RunAll | Form::AttributeAll | Form::GuardAll => {
+                    unreachable!("was handled above")
                 }
-                Way::Once => unreachable!("its body is written down alone"),
+                Form::Once => unreachable!("only its body is written"),
             };
             asked.answer(&result);
         })
     }
 
-    /// Takes the lock around the call of a run, by `run`.
+    /// Takes the lock around a call of `run_once`, by `run`.
     pub(super) async fn call_with(self: &Arc<Self>, plan: &Plan, body: impl AsyncFnOnce(u64)) {
-        let asked = Asked::write_down(self, plan, Place::Outermost);
+        let asked = Asked::write_down(self, plan, Origin::Outermost);
         let number = asked.number;
         let section = async { self.section_of(number, &plan.key, body(number)).await };
         let result = self
@@ -208,14 +207,14 @@ impl Worker {
         asked.answer(&result);
     }
 
-    /// Writes down the body of a run as a section of its lock.
+    /// Writes the body of a run as a section of its lock.
     pub(super) async fn body_of_run<T>(
         self: &Arc<Self>,
         plan: &Plan,
-        place: Place,
+        origin: Origin,
         body: impl AsyncFnOnce(u64) -> T,
     ) -> T {
-        let asked = Asked::write_down(self, plan, place);
+        let asked = Asked::write_down(self, plan, origin);
         let number = asked.number;
         let value = self.section_of(number, &plan.key, body(number)).await;
         asked.answer(&Ok(()));
@@ -223,21 +222,21 @@ impl Worker {
     }
 
     /// Takes two keys together.
-    async fn call_both(self: &Arc<Self>, plan: &Plan, and: &str, place: Place) {
-        let first = Asked::write_down(self, plan, place);
+    async fn call_both(self: &Arc<Self>, plan: &Plan, and: &str, origin: Origin) {
+        let first = Asked::write_down(self, plan, origin);
         let plan_of_second = Plan {
             key: and.to_owned(),
             ..plan.clone()
         };
-        let second = Asked::write_down(self, &plan_of_second, Place::Within(first.number));
+        let second = Asked::write_down(self, &plan_of_second, Origin::Within(first.number));
         let numbers = [first.number, second.number];
         let section = self.section_of_both(numbers, plan, and);
-        let result = match plan.way {
-            Way::WithAll => {
+        let result = match plan.form {
+            Form::RunAll => {
                 let keys = [plan.key.as_str(), and];
                 self.locks.lock(keys).options(&plan.options()).run(section).await
             }
-            Way::AttributeAll => self.both(plan, and, section).await,
+            Form::AttributeAll => self.both(plan, and, section).await,
             _ => self.guard_of_both(plan, and, numbers, section).await,
         };
         second.answer(&result);
@@ -333,29 +332,29 @@ impl Worker {
         Ok(())
     }
 
-    /// Spawns a task that makes a call of its own; nobody waits for it. It shares no
-    /// lock with the section that spawns it.
+    /// Spawns a task that makes a call of its own; nobody waits for the task. It shares no lock with the
+    /// section that spawns it.
     pub(super) fn spawn(self: &Arc<Self>, plan: &Plan, by: u64) {
         let (worker, plan) = (Arc::clone(self), plan.clone());
-        // Boxed, because a section may spawn what has a section.
+        // Boxed, because the task's section may spawn another task.
         let call: Pin<Box<dyn Future<Output = ()> + Send>> =
-            Box::pin(async move { worker.attempt(&plan, Place::SpawnedBy(by)).await });
+            Box::pin(async move { worker.attempt(&plan, Origin::SpawnedBy(by)).await });
         tokio::spawn(call);
     }
 
-    /// Spawns a task that shares the lock; nobody waits for it.
-    pub(super) fn inherit(self: &Arc<Self>, plan: &Plan, place: Place) {
+    /// Spawns a task that shares the lock; nobody waits for the task.
+    pub(super) fn inherit(self: &Arc<Self>, plan: &Plan, origin: Origin) {
         let (worker, plan) = (Arc::clone(self), plan.clone());
         let number = self.calls.fetch_add(1, Ordering::Relaxed);
         let section = {
             let (worker, plan) = (Arc::clone(self), plan.clone());
             async move { worker.section(number, &plan, None).await }
         };
-        // Its hold counts from here.
+        // The child's hold counts from here.
         let child = dblock::inherit(section);
         let blocks = plan.section.blocks.is_some();
         let task = async move {
-            let asked = Asked::write_down_as(&worker, number, &plan, place);
+            let asked = Asked::write_down_as(&worker, number, &plan, origin);
             let ended = AssertUnwindSafe(child).catch_unwind().await;
             let is_run = plan.key.starts_with(PREFIX);
             let is_conflict = |error: &StoreError| error.kind() == StoreErrorKind::Conflict;
@@ -368,7 +367,7 @@ impl Worker {
             }
         };
         if blocks {
-            // It stops nobody else.
+            // A thread of its own, so that the child stops no other task.
             let runtime = tokio::runtime::Handle::current();
             tokio::task::spawn_blocking(move || runtime.block_on(task));
         } else {

@@ -1,20 +1,20 @@
-//! The keys that are fought for.
+//! The keys.
 
 use fastrand::Rng;
 
 use crate::bank::ACCOUNTS;
 
-/// Keys of sections that write to the fenced resource or to nothing; the accounts have keys of their own. The
-/// first is asked for as often as all the others.
+/// How many keys there are besides those of the accounts, `LONG` and `JOB`. The first is asked for as often as
+/// all the others together.
 pub(crate) const KEYS: usize = 6;
 
-/// The key of sections that live on renewals, one process after the other.
+/// The key of sections that are longer than their lease, which is renewed.
 pub(super) const LONG: &str = "long";
 
-/// The key of a job that every process tries to do, and one does.
+/// The key of a job that one process does; the others find it busy.
 pub(super) const JOB: &str = "job";
 
-/// All keys, the accounts' with them.
+/// All keys, with those of the accounts.
 pub(crate) fn key_names() -> Vec<String> {
     let keys = (0..KEYS).map(key_name);
     let accounts = (0..ACCOUNTS).map(account_key);

@@ -1,4 +1,4 @@
-//! The calls, drawn at random: few keys, short leases, every way to acquire and every way to release.
+//! The calls, drawn at random: few keys, short leases, every form of call and every way to end one.
 
 use std::time::Duration;
 
@@ -7,21 +7,21 @@ use fastrand::Rng;
 
 use super::keys::{JOB, LONG, account_key, any_key, key_name};
 use crate::bank::{ACCOUNTS, Transfer};
-use crate::history::Way;
+use crate::history::Form;
 
-/// No lease is longer. It outlives slow commits.
+/// The longest lease. It outlives slow commits.
 pub(crate) const LONGEST_TTL: Duration = Duration::from_secs(5);
 
-/// Two calls that wait for each other's keys keep them from everybody else.
+/// Short, because two calls that wait for each other's keys hold both meanwhile.
 const LONGEST_INNER_WAIT: Duration = Duration::from_secs(1);
 
 /// The plan of a call.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(super) key: String,
-    /// Another key, which is taken together with the first.
+    /// A second key, taken together with the first.
     pub(super) and: Option<String>,
-    pub(super) way: Way,
+    pub(super) form: Form,
     pub(super) ttl: Duration,
     pub(super) wait: Duration,
     pub(super) renew: bool,
@@ -39,32 +39,31 @@ pub(super) struct Section {
     pub(super) work: Work,
     /// The body panics when it is done.
     pub(super) panics: bool,
-    /// A call that is made inside.
+    /// A call that the section makes.
     pub(super) inner: Option<Box<Plan>>,
-    /// The call inside is made by a task that was spawned without `inherit`.
+    /// A task that is spawned without `inherit` makes the inner call.
     pub(super) spawns: bool,
-    /// For so long the body keeps its thread.
+    /// How long the body blocks its thread.
     pub(super) blocks: Option<Duration>,
 }
 
-/// The work of a section besides staying.
+/// What a section does while it lasts.
 #[derive(Debug, Clone)]
 pub(super) enum Work {
-    /// Nothing: it trusts the lock.
     Unfenced,
     /// Writes to the resource that checks tokens, over and over.
     Fenced,
-    /// Holds the first account of a transfer; the call inside has the second and makes it.
+    /// Holds the first account of a transfer; the inner call holds the second and makes the transfer.
     Transfer(Transfer),
 }
 
 impl Plan {
-    /// A stay that is nothing but its length.
-    pub(super) fn bare(key: String, way: Way, ttl: Duration) -> Self {
+    /// A call whose section only lasts.
+    pub(super) fn bare(key: String, form: Form, ttl: Duration) -> Self {
         Self {
             key,
             and: None,
-            way,
+            form,
             ttl,
             wait: Duration::ZERO,
             renew: true,
@@ -82,32 +81,32 @@ impl Plan {
         }
     }
 
-    /// Keeps the key for so long after the grant. (The attribute here takes no such options.)
+    /// Sets `hold_min`. (The worker's attributes have no such option.)
     fn at_least(mut self, hold_min: Duration) -> Self {
-        if self.way == Way::Attribute {
-            self.way = Way::With;
+        if self.form == Form::Attribute {
+            self.form = Form::Run;
         }
         self.hold_min = Some(hold_min);
         self
     }
 
-    /// Loses the key after so long, whether or not the body wants to stay.
-    fn at_most(mut self, max_hold: Duration, stays: bool) -> Self {
-        if self.way == Way::Attribute {
-            self.way = Way::With;
+    /// Sets `max_hold`. The body outlasts it or not.
+    fn at_most(mut self, max_hold: Duration, outlasts: bool) -> Self {
+        if self.form == Form::Attribute {
+            self.form = Form::Run;
         }
-        if stays {
+        if outlasts {
             self.section.length = max_hold + Duration::from_secs(2);
         }
         self.max_hold = Some(max_hold);
         self
     }
 
-    /// No lease is shorter than the store can make one, here and in the calls inside.
+    /// Makes the lease, and those of the inner calls, as long as the store's shortest.
     pub(super) fn no_shorter_than(mut self, ttl: Duration) -> Self {
         let longer = ttl.saturating_sub(self.ttl);
         self.ttl += longer;
-        // A body that is to outlast its lease still does.
+        // A body that is meant to outlast its lease still does.
         self.section.blocks = self.section.blocks.map(|length| length + longer);
         let inner = self.section.inner.take();
         self.section.inner = inner.map(|inner| Box::new(inner.no_shorter_than(ttl)));
@@ -122,7 +121,7 @@ impl Plan {
         if let Some(length) = self.max_hold {
             options = options.max_hold(length);
         }
-        options.on_lost(if self.way == Way::Signal {
+        options.on_lost(if self.form == Form::Signal {
             OnLost::Signal
         } else {
             OnLost::Cancel
@@ -148,8 +147,8 @@ pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
         3..=8 => plan.wait = millis(rng, 6_000..12_000),
         _ => {}
     }
-    if rng.u8(..4) == 0 && can_nest(plan.way) {
-        // Mostly a re-entry; else another key inside of this one, with a wait that ends by itself.
+    if rng.u8(..4) == 0 && can_nest(plan.form) {
+        // Mostly a re-entry; else another key, with a short wait.
         let key = if rng.u8(..3) == 0 {
             key_name(rng.usize(..keys))
         } else {
@@ -165,7 +164,7 @@ pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
                 }
             }
             4..=6 => plan.section.spawns = true,
-            7..=9 if can_nest(inner.way) => {
+            7..=9 if can_nest(inner.form) => {
                 let innermost = inside(rng, plan.key.clone());
                 inner.section.inner = Some(Box::new(innermost));
             }
@@ -176,11 +175,11 @@ pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
     plan
 }
 
-/// A call whose section keeps its thread for longer than its lease, which is not renewed.
+/// A call whose section blocks its thread for longer than its lease, which is not renewed.
 pub(super) fn blocking(rng: &mut Rng, keys: usize) -> Plan {
     let key = key_name(rng.usize(..keys));
     let mut plan = one(rng, key);
-    plan.way = Way::With;
+    plan.form = Form::Run;
     plan.ttl = Duration::from_secs(1);
     plan.wait = Duration::from_secs(3);
     plan.renew = false;
@@ -189,7 +188,7 @@ pub(super) fn blocking(rng: &mut Rng, keys: usize) -> Plan {
     plan
 }
 
-/// A call whose section is so long that its lease lives on renewals, whoever comes after it.
+/// A call whose section is longer than its lease, which is renewed while others wait.
 pub(super) fn long(rng: &mut Rng) -> Plan {
     let mut plan = one(rng, LONG.to_owned());
     plan.ttl = LONGEST_TTL;
@@ -200,7 +199,7 @@ pub(super) fn long(rng: &mut Rng) -> Plan {
     plan
 }
 
-/// A job on a schedule: nobody waits for it, and who did it keeps the others from doing it again.
+/// A job on a schedule: nobody waits for the lock, and `hold_min` keeps others from doing the job again.
 pub(super) fn job(rng: &mut Rng) -> Plan {
     let mut plan = one(rng, JOB.to_owned()).at_least(millis(rng, 500..3_000));
     plan.wait = Duration::ZERO;
@@ -212,19 +211,19 @@ pub(super) fn job(rng: &mut Rng) -> Plan {
 fn inherited(child: Plan, parent: &Plan) -> Plan {
     Plan {
         key: parent.key.clone(),
-        way: Way::Inherit,
+        form: Form::Inherit,
         ttl: parent.ttl,
         dropped_after: None,
         ..child
     }
 }
 
-/// A guard is in no chain by itself, so a call under it would wait for it.
-fn can_nest(way: Way) -> bool {
-    way != Way::BareGuard
+/// A bare guard is in no chain, so a call under it would wait for it.
+fn can_nest(form: Form) -> bool {
+    form != Form::BareGuard
 }
 
-/// A call inside of another.
+/// A call inside another's section.
 fn inside(rng: &mut Rng, key: String) -> Plan {
     let plan = one(rng, key);
     Plan {
@@ -234,12 +233,12 @@ fn inside(rng: &mut Rng, key: String) -> Plan {
 }
 
 fn one(rng: &mut Rng, key: String) -> Plan {
-    let way = match rng.u8(..10) {
-        0..=2 => Way::With,
-        3..=5 => Way::Attribute,
-        6..=7 => Way::Guard,
-        8 => Way::BareGuard,
-        _ => Way::Signal,
+    let form = match rng.u8(..10) {
+        0..=2 => Form::Run,
+        3..=5 => Form::Attribute,
+        6..=7 => Form::Guard,
+        8 => Form::BareGuard,
+        _ => Form::Signal,
     };
     let wait = match rng.u8(..10) {
         0 => Duration::ZERO,
@@ -250,13 +249,13 @@ fn one(rng: &mut Rng, key: String) -> Plan {
         0..=19 => Duration::ZERO,
         20..=89 => millis(rng, 1..20),
         90..=98 => millis(rng, 30..300),
-        // Longer than its lease: it lives on renewals.
+        // Longer than the lease, which must be renewed.
         _ => millis(rng, 1_000..4_500),
     };
     Plan {
         key,
         and: None,
-        way,
+        form,
         ttl: millis(rng, 1_000..3_001),
         wait,
         renew: rng.u8(..10) != 0,
@@ -274,16 +273,16 @@ fn one(rng: &mut Rng, key: String) -> Plan {
     }
 }
 
-/// A call that takes another key too.
+/// Adds a second key to a call.
 fn together(rng: &mut Rng, mut plan: Plan, other: String) -> Plan {
     if other != plan.key {
         plan.and = Some(other);
-        plan.way = [Way::WithAll, Way::AttributeAll, Way::GuardAll][rng.usize(..3)];
+        plan.form = [Form::RunAll, Form::AttributeAll, Form::GuardAll][rng.usize(..3)];
     }
     plan
 }
 
-/// The accounts' locks together, or that of the smaller account around that of the larger: no two transfers
+/// A transfer takes both accounts' locks together, or that of the smaller account first: so no two transfers
 /// wait for each other.
 fn transfer(rng: &mut Rng) -> Plan {
     let first = rng.i32(0..ACCOUNTS - 1);
@@ -301,7 +300,7 @@ fn transfer(rng: &mut Rng) -> Plan {
     };
     let account = |rng: &mut Rng, account: i32, transfer: Transfer| {
         let mut plan = one(rng, account_key(account));
-        plan.way = if rng.bool() { Way::With } else { Way::Attribute };
+        plan.form = if rng.bool() { Form::Run } else { Form::Attribute };
         plan.wait = millis(rng, 500..3_000);
         plan.section.work = Work::Transfer(transfer);
         plan.section.length = Duration::ZERO;
@@ -313,8 +312,8 @@ fn transfer(rng: &mut Rng) -> Plan {
     }
     let mut inner = account(rng, second, transfer);
     match rng.u8(..4) {
-        0 => inner.way = Way::Transaction,
-        1 => inner.way = Way::InTransaction,
+        0 => inner.form = Form::Transaction,
+        1 => inner.form = Form::InTransaction,
         _ => {}
     }
     let mut outer = account(rng, first, transfer);
@@ -333,29 +332,30 @@ mod tests {
 
     #[test]
     fn the_mix_holds_everything() {
+        use Form::{Attribute, BareGuard, Guard, Run, Signal};
         let mut rng = Rng::with_seed(1);
         let plans: Vec<Plan> = (0..5_000).map(|_| plan(&mut rng, KEYS, true)).collect();
         let some = |test: &dyn Fn(&Plan) -> bool| assert!(plans.iter().any(test));
-        for way in [Way::With, Way::Attribute, Way::Guard, Way::BareGuard, Way::Signal] {
-            some(&|plan| plan.way == way);
+        for form in [Run, Attribute, Guard, BareGuard, Signal] {
+            some(&|plan| plan.form == form);
         }
         let inner = |plan: &Plan| plan.section.inner.clone();
-        some(&|plan| inner(plan).is_some_and(|inner| inner.way == Way::Inherit));
+        some(&|plan| inner(plan).is_some_and(|inner| inner.form == Form::Inherit));
         some(&|plan| {
-            inner(plan).is_some_and(|inner| inner.way == Way::Inherit && inner.section.inner.is_some())
+            inner(plan).is_some_and(|inner| inner.form == Form::Inherit && inner.section.inner.is_some())
         });
         some(&|plan| inner(plan).is_some_and(|inner| plan.section.spawns && inner.key == plan.key));
         some(&|plan| inner(plan).is_some_and(|inner| inner.key == plan.key));
         some(&|plan| inner(plan).is_some_and(|inner| inner.key != plan.key));
         some(&|plan| matches!(plan.section.work, Work::Transfer(_)) && inner(plan).is_some());
-        for way in [Way::WithAll, Way::AttributeAll, Way::GuardAll] {
-            some(&|plan| plan.way == way && matches!(plan.section.work, Work::Transfer(_)));
-            some(&|plan| plan.way == way && matches!(plan.section.work, Work::Fenced));
+        for form in [Form::RunAll, Form::AttributeAll, Form::GuardAll] {
+            some(&|plan| plan.form == form && matches!(plan.section.work, Work::Transfer(_)));
+            some(&|plan| plan.form == form && matches!(plan.section.work, Work::Fenced));
         }
         assert!(
             plans
                 .iter()
-                .all(|plan| plan.way.takes_two() == plan.and.is_some())
+                .all(|plan| plan.form.takes_two() == plan.and.is_some())
         );
         some(&|plan| plan.section.panics);
         some(&|plan| plan.section.length > plan.ttl);
@@ -372,11 +372,11 @@ mod tests {
                 .iter()
                 .all(|plan| plan.ttl <= LONGEST_TTL && plan.options() != LockOptions::new())
         );
-        // The attribute here takes neither.
+        // The worker's attributes have neither.
         assert!(
             plans
                 .iter()
-                .all(|plan| plan.way != Way::Attribute || (plan.hold_min, plan.max_hold) == (None, None))
+                .all(|plan| plan.form != Form::Attribute || (plan.hold_min, plan.max_hold) == (None, None))
         );
     }
 }

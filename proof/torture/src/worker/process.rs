@@ -1,5 +1,5 @@
-//! The worker as an OS process: started by the runner, told what to do on standard input, and gone when
-//! that closes or the runner is.
+//! The worker as an OS process. The runner starts it and sends commands to its standard input; the process
+//! ends when that closes or when the runner ends.
 
 use std::io::BufRead as _;
 use std::net::SocketAddr;
@@ -19,12 +19,12 @@ use super::section::Planned;
 use super::trouble::Troubled;
 use crate::history::{Event, now};
 use crate::once::Step;
+use crate::process_id::ProcessId;
 use crate::resource::ResourceClient;
-use crate::seat::Life;
 use crate::target;
 
-/// How often the watch looks, and how late it must be for a stall.
-const LOOK: Duration = Duration::from_millis(20);
+/// How often the watch wakes, and how late it must be for a stall.
+const WATCH: Duration = Duration::from_millis(20);
 const STALL: Duration = Duration::from_millis(150);
 
 /// How long a process waits for a connection of its own.
@@ -40,9 +40,9 @@ pub(crate) struct Arguments {
     #[arg(long)]
     pub(crate) resource: SocketAddr,
     #[arg(long)]
-    pub(crate) seat: usize,
+    pub(crate) slot: usize,
     #[arg(long)]
-    pub(crate) life: usize,
+    pub(crate) generation: usize,
     #[arg(long)]
     pub(crate) tasks: u64,
     #[arg(long)]
@@ -57,7 +57,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     std::panic::set_hook(Box::new(move |panic| {
         if !panic.payload().is::<Planned>() {
             report(panic);
-            // Wherever it was, in the engine too: nobody else may get to see it.
+            // Here, because the library catches panics.
             std::process::exit(101);
         }
     }));
@@ -69,7 +69,7 @@ pub(crate) fn main(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A stopped process does not see that its standard input has closed; Linux ends it.
+/// A stopped process does not notice that its standard input has closed; Linux ends it.
 fn end_with_the_runner() -> anyhow::Result<()> {
     #[cfg(target_os = "linux")]
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
@@ -77,12 +77,12 @@ fn end_with_the_runner() -> anyhow::Result<()> {
 }
 
 async fn work(arguments: &Arguments) -> anyhow::Result<()> {
-    let life = Life {
-        seat: arguments.seat,
-        life: arguments.life,
+    let process = ProcessId {
+        slot: arguments.slot,
+        generation: arguments.generation,
     };
     let (mut source, bank) = target::source(&arguments.url, TIMEOUT)?;
-    let seed = arguments.seed.wrapping_mul(1_000_003) ^ (life.life * 100 + life.seat) as u64;
+    let seed = arguments.seed.wrapping_mul(1_000_003) ^ (process.generation * 100 + process.slot) as u64;
     let mut troubled = None;
     if let Some(bank) = &bank {
         let around = Troubled::around(bank.store()?, seed);
@@ -96,7 +96,7 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
         .build_lazy()?;
     let resource = ResourceClient::new(arguments.resource);
     let worker = Worker::new(
-        life,
+        process,
         locks.clone(),
         &arguments.folder,
         resource,
@@ -109,16 +109,16 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
     }
     watch_for_stalls(Arc::clone(&worker));
     let stop = CancellationToken::new();
-    let mut orders = orders();
-    let commands = async {
-        while let Some(order) = orders.recv().await {
-            match order {
-                Order::Exhaust(length) => {
+    let mut commands = commands();
+    let obey = async {
+        while let Some(command) = commands.recv().await {
+            match command {
+                Command::Exhaust(length) => {
                     if let Some(bank) = bank.clone() {
                         tokio::spawn(async move { bank.exhaust(length).await });
                     }
                 }
-                Order::StallAt(last) => {
+                Command::StallAt(last) => {
                     *worker.last_step.lock().expect("nobody panics with it") = Some(last);
                 }
             }
@@ -126,42 +126,42 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
         stop.cancel();
     };
     let work = Arc::clone(&worker);
-    tokio::join!(commands, work.work(seed, arguments.tasks, stop.clone()));
+    tokio::join!(obey, work.work(seed, arguments.tasks, stop.clone()));
     locks.shutdown(Duration::from_secs(1)).await;
     Ok(())
 }
 
-/// The requests of the runner.
-enum Order {
-    /// Keep every connection of the application's pool for so long.
+/// A command of the runner.
+enum Command {
+    /// Take every connection of the application's pool for so long.
     Exhaust(Duration),
-    /// Stay for ever at this step of the next run, to be killed there.
+    /// Stop for ever at this step of the next run, to be killed there.
     StallAt(Step),
 }
 
-/// The orders, until standard input closes.
-fn orders() -> mpsc::UnboundedReceiver<Order> {
-    let (send, orders) = mpsc::unbounded_channel();
+/// The commands, until standard input closes.
+fn commands() -> mpsc::UnboundedReceiver<Command> {
+    let (send, commands) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
             if let Some(ms) = line.strip_prefix("exhaust ").and_then(|ms| ms.parse().ok()) {
-                let _ = send.send(Order::Exhaust(Duration::from_millis(ms)));
+                let _ = send.send(Command::Exhaust(Duration::from_millis(ms)));
             }
             if let Some(step) = line.strip_prefix("stall ") {
                 let step = Step::ALL.into_iter().find(|known| known.name() == step);
-                let _ = send.send(Order::StallAt(step.expect("the runner knows the steps")));
+                let _ = send.send(Command::StallAt(step.expect("the runner knows the steps")));
             }
         }
     });
-    orders
+    commands
 }
 
-/// Writes down when the machine lets nothing of this process run, so that nobody is blamed for it.
+/// Writes when the machine let nothing of this process run: an excuse for what was late.
 pub(crate) fn watch_for_stalls(worker: Arc<Worker>) {
     std::thread::spawn(move || {
         loop {
             let before = now();
-            std::thread::sleep(LOOK);
+            std::thread::sleep(WATCH);
             let late = Duration::from_nanos((now() - before).unsigned_abs());
             if late > STALL {
                 let ms = u32::try_from(late.as_millis()).unwrap_or(u32::MAX);

@@ -1,4 +1,4 @@
-//! Calls of `run_once`: all processes call the same few runs at a time, and each for some seconds only.
+//! Calls of `run_once`. All processes call the same few runs, and each run for some seconds only.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -15,25 +15,25 @@ use futures_util::FutureExt as _;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Worker;
-use super::call::Place;
+use super::call::Origin;
 use super::mix::Plan;
 use super::section::Planned;
 use crate::bank::Bank;
-use crate::history::{Event, Journal, MS, Way, now};
+use crate::history::{Event, Form, Journal, MS, now};
 use crate::once::{Answer, Around, Child, End, Failure, Kind, PREFIX, Record, Steps, Work, run_of};
 
-/// How often a new run can be called.
+/// The time from one new run to the next.
 const EVERY: i64 = 150 * MS;
 
-/// How many runs are called at a time: each for longer than the leases of those who crash in it. Half of the
-/// calls are for the newest, which have not succeeded yet.
+/// How many runs are called at a time: so many that each is called for longer than the lease of a crashed
+/// caller. Half of the calls are for the newest, which have not succeeded yet.
 const CALLED: u64 = 40;
 const NEWEST: u64 = 4;
 
-/// How long a call may take in all. Then it is dropped.
+/// A call that takes longer is dropped.
 const TIMEOUT: Duration = Duration::from_secs(12);
 
-/// Makes a call, and says how it was answered.
+/// Makes a call, and returns its answer.
 async fn call(
     locks: &LockManager,
     work: &Work,
@@ -64,7 +64,7 @@ fn ask(journal: &Journal, work: &Work) {
     });
 }
 
-/// Calls every run once more, now that nothing is wrong, and says what is left of it.
+/// Calls every run once more, now that nothing is wrong, and returns how each ended.
 pub(crate) async fn finish_runs(
     locks: &LockManager,
     bank: &Bank,
@@ -139,10 +139,10 @@ impl Worker {
         }
     }
 
-    /// Makes a call, under another lock of its key or not.
+    /// Makes a call, if planned under another lock of its key.
     async fn call_run(self: &Arc<Self>, bank: &Bank, work: &Work) -> Answer {
         let Some(around) = work.around else {
-            return Box::pin(self.call_run_at(bank, work, Place::Outermost)).await;
+            return Box::pin(self.call_run_at(bank, work, Origin::Outermost)).await;
         };
         let mut answer = Answer::Unknown;
         let plan = Plan::around(work, around);
@@ -152,24 +152,24 @@ impl Worker {
                 returns,
                 ..work.clone()
             };
-            answer = Box::pin(self.call_run_at(bank, &work, Place::Within(number))).await;
+            answer = Box::pin(self.call_run_at(bank, &work, Origin::Within(number))).await;
         })
         .await;
         answer
     }
 
-    async fn call_run_at(self: &Arc<Self>, bank: &Bank, work: &Work, place: Place) -> Answer {
+    async fn call_run_at(self: &Arc<Self>, bank: &Bank, work: &Work, origin: Origin) -> Answer {
         let steps = Steps {
             journal: &self.journal,
             last: &self.last_step,
         };
         let plan = Plan::of_run(work);
         let began = Instant::now();
-        let with_child = async |run: &Run, place| {
+        let with_child = async |run: &Run, origin| {
             let child = async {
                 if let Some(child) = work.child {
                     sleep_until(began + child.after).await;
-                    self.inherit(&Plan::of_child(work, child), place);
+                    self.inherit(&Plan::of_child(work, child), origin);
                 }
                 pending::<()>().await;
             };
@@ -181,11 +181,11 @@ impl Worker {
         };
         let body = async |run: Run| {
             if Kind::of(work.run) == Kind::CompleteIn {
-                // Its commit frees the key before it ends.
-                return with_child(&run, place).await;
+                // No section: the body's commit frees the key before the body ends.
+                return with_child(&run, origin).await;
             }
-            let body = async |number| with_child(&run, Place::Within(number)).await;
-            self.body_of_run(&plan, place, body).await
+            let body = async |number| with_child(&run, Origin::Within(number)).await;
+            self.body_of_run(&plan, origin, body).await
         };
         call(&self.locks, work, body).await
     }
@@ -198,18 +198,18 @@ impl Plan {
             wait: work.wait,
             renew: around.renew,
             max_hold: around.max_hold,
-            ..Self::bare(work.key(), Way::With, work.ttl)
+            ..Self::bare(work.key(), Form::Run, work.ttl)
         }
     }
 
-    /// The body of a run, which is written down when it begins.
+    /// The body of a run.
     fn of_run(work: &Work) -> Self {
-        Self::bare(work.key(), Way::Once, work.ttl)
+        Self::bare(work.key(), Form::Once, work.ttl)
     }
 
     /// A task that shares the lock of a run.
     fn of_child(work: &Work, child: Child) -> Self {
-        let mut plan = Self::bare(work.key(), Way::Inherit, work.ttl);
+        let mut plan = Self::bare(work.key(), Form::Inherit, work.ttl);
         plan.section.blocks = child.blocks;
         plan.section.length = child.length;
         plan
@@ -226,7 +226,7 @@ fn draw(rng: &mut Rng, bank: &Bank, call: u64) -> Work {
             max_hold: None,
             ends: None,
         },
-        // It ends by itself, for its process a margin early.
+        // The lease runs out: for its process a margin earlier than in the store.
         1 => Around {
             renew: false,
             max_hold: None,
@@ -255,11 +255,11 @@ fn draw(rng: &mut Rng, bank: &Bank, call: u64) -> Work {
             length: millis(rng, 0..1_000),
         },
     });
-    let mut stays = [Duration::ZERO; 4];
-    for (step, stay) in stays.iter_mut().enumerate() {
-        // On SQLite the work keeps everybody else out of the file until its commit.
+    let mut delays = [Duration::ZERO; 4];
+    for (step, delay) in delays.iter_mut().enumerate() {
+        // On SQLite the work locks the file until its commit.
         let short = bank.has_one_writer() && (1..=2).contains(&step) && rng.u8(..10) != 0;
-        *stay = millis(rng, 0..if short || ends.is_some() { 10 } else { 200 });
+        *delay = millis(rng, 0..if short || ends.is_some() { 10 } else { 200 });
     }
     let called = if rng.bool() { NEWEST } else { CALLED };
     Work {
@@ -277,6 +277,6 @@ fn draw(rng: &mut Rng, bank: &Bank, call: u64) -> Work {
         ttl,
         wait: millis(rng, 0..3_000),
         fails: rng.u8(..8) == 0,
-        stays,
+        delays,
     }
 }

@@ -12,15 +12,14 @@ use dblock::{CurrentLock, LockError, LockGuard};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::Worker;
-use super::call::{Place, is};
+use super::call::{Origin, is};
 use super::mix::{Plan, Work};
-use crate::history::{Event, How, Way, now};
+use crate::history::{Event, Form, How, now};
 use crate::payment::{Failure, Payment};
 use crate::resource::Write;
 
-/// How often a section is polled at least, and notes that it is alive. Much shorter than the margin of the
-/// shortest lease, so that a section that outlives its lease by that margin either was not polled, which its
-/// last step shows, or was not stopped.
+/// How often a section takes a step at least. Much shorter than the margin of the shortest lease: if a section
+/// outlives its lease by that margin, its last step shows whether it was not polled or not stopped.
 const STEP: Duration = Duration::from_millis(5);
 
 /// How long a section waits for the database or the resource.
@@ -29,19 +28,19 @@ const TIMEOUT: Duration = Duration::from_secs(4);
 /// The payload of a panic that is part of the plan.
 pub(crate) struct Planned;
 
-/// A stay under a lock. Writes down when it begins and, however it ends, when it does.
-struct Visit<'a> {
+/// A section while it runs. Writes its beginning and, on drop, its end.
+struct RunningSection<'a> {
     worker: &'a Worker,
     call: u64,
     token: i64,
     key: String,
     last_step: AtomicI64,
-    /// It kept its thread, and has not reached an await since.
+    /// The body blocked its thread and has not reached an await since.
     blocked: AtomicBool,
     returned: bool,
 }
 
-impl<'a> Visit<'a> {
+impl<'a> RunningSection<'a> {
     fn begin(worker: &'a Worker, call: u64, key: &str, owner: uuid::Uuid, token: i64) -> Self {
         let at = worker.journal.write(Event::Enter {
             call,
@@ -59,7 +58,7 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// The section runs and has its lock, as far as it was told.
+    /// The section runs, and has its lock as far as it knows.
     fn step(&self) {
         self.last_step.store(now(), Ordering::Relaxed);
     }
@@ -88,10 +87,10 @@ impl<'a> Visit<'a> {
         }
     }
 
-    /// Whether the resource took a write. One that fails for other reasons is not the lock's affair.
+    /// Whether the resource accepted a write.
     async fn write(&self) -> bool {
         let write = Write {
-            from: self.worker.life,
+            from: self.worker.process,
             call: self.call,
             key: self.key.clone(),
             token: self.token,
@@ -102,7 +101,7 @@ impl<'a> Visit<'a> {
     }
 }
 
-impl Drop for Visit<'_> {
+impl Drop for RunningSection<'_> {
     fn drop(&mut self) {
         let how = match (self.returned, std::thread::panicking()) {
             (true, _) => How::Returned,
@@ -119,13 +118,13 @@ impl Drop for Visit<'_> {
 }
 
 impl Worker {
-    /// The body of a call that puts the lock into the chain.
+    /// The body of a call whose lock is in the chain.
     pub(super) async fn section(self: &Arc<Self>, call: u64, plan: &Plan, outer: Option<CurrentLock>) {
         let lock = dblock::current().expect("a section holds its lock");
-        let mut visit = Visit::begin(self, call, &plan.key, lock.owner(), lock.fence_token());
-        // Nobody stops these bodies: a child shares the lease of a parent that may only want to be told.
-        let told_only = matches!(plan.way, Way::Signal | Way::Inherit);
-        let work = visit.stepping(self.work_inside(&visit, plan, &lock, outer));
+        let mut section = RunningSection::begin(self, call, &plan.key, lock.owner(), lock.fence_token());
+        // The library stops neither body: the child may share the lease of a parent that asked for a signal.
+        let told_only = matches!(plan.form, Form::Signal | Form::Inherit);
+        let work = section.stepping(self.work_inside(&section, plan, &lock, outer));
         if told_only {
             until_lost(work, lock.lost(), || lock.remaining().is_zero()).await;
         } else {
@@ -134,25 +133,25 @@ impl Worker {
         if plan.section.panics {
             std::panic::panic_any(Planned);
         }
-        visit.returned = true;
+        section.returned = true;
     }
 
-    /// The body of a call that has taken two keys together.
+    /// The body of a call that took two keys.
     pub(super) async fn section_of_both(self: &Arc<Self>, calls: [u64; 2], plan: &Plan, and: &str) {
         let locks = dblock::current_locks();
         let lock = locks.first().expect("a section holds its locks");
         let begin = |call, key: &str| {
-            // A library that has not taken the key has no token for it.
+            // Without the token, if the library did not take the key.
             let token = locks.iter().find(|lock| is(lock.key(), key));
             let token = token.map_or(0, CurrentLock::fence_token);
-            Visit::begin(self, call, key, lock.owner(), token)
+            RunningSection::begin(self, call, key, lock.owner(), token)
         };
         let mut first = begin(calls[0], &plan.key);
         let mut second = begin(calls[1], and);
         let work = async {
-            self.stay(&first, plan).await;
+            self.pass_time(&first, plan).await;
             if let Work::Transfer(_) = plan.section.work {
-                // It checks both.
+                // One lock checks both keys.
                 self.transfer(&second, plan, &[lock]).await;
             }
         };
@@ -163,64 +162,65 @@ impl Worker {
         (first.returned, second.returned) = (true, true);
     }
 
-    /// Work under a lock that stays for as long as it takes.
+    /// A section that lasts until `work` is done.
     pub(super) async fn section_of<T>(&self, call: u64, key: &str, work: impl Future<Output = T>) -> T {
         let lock = dblock::current().expect("a section holds its lock");
-        let mut visit = Visit::begin(self, call, key, lock.owner(), lock.fence_token());
-        let value = visit.stepping(work).await;
-        visit.returned = true;
+        let mut section = RunningSection::begin(self, call, key, lock.owner(), lock.fence_token());
+        let value = section.stepping(work).await;
+        section.returned = true;
         value
     }
 
-    /// The stay of a guard in no chain, whose holder looks after itself.
+    /// The section of a guard in no chain; it checks for the loss itself.
     pub(super) async fn bare_section(self: &Arc<Self>, call: u64, plan: &Plan, guard: &LockGuard) {
         if guard.is_lost() {
             return;
         }
-        let mut visit = Visit::begin(self, call, &plan.key, guard.owner(), guard.fence_token());
-        let work = visit.stepping(self.stay(&visit, plan));
+        let mut section = RunningSection::begin(self, call, &plan.key, guard.owner(), guard.fence_token());
+        let work = section.stepping(self.pass_time(&section, plan));
         until_lost(work, guard.lost(), || guard.is_lost()).await;
         if plan.section.panics {
             std::panic::panic_any(Planned);
         }
-        visit.returned = true;
+        section.returned = true;
     }
 
     async fn work_inside(
         self: &Arc<Self>,
-        visit: &Visit<'_>,
+        section: &RunningSection<'_>,
         plan: &Plan,
         lock: &CurrentLock,
         outer: Option<CurrentLock>,
     ) {
         if let Some(length) = plan.section.blocks {
             let ms = u32::try_from(length.as_millis()).unwrap_or(u32::MAX);
-            self.journal.write(Event::Block { call: visit.call, ms });
-            visit.blocked.store(true, Ordering::Relaxed);
+            let call = section.call;
+            self.journal.write(Event::Block { call, ms });
+            section.blocked.store(true, Ordering::Relaxed);
             std::thread::sleep(length);
         }
-        self.stay(visit, plan).await;
+        self.pass_time(section, plan).await;
         match (&plan.section.work, outer) {
-            (Work::Transfer(_), Some(outer)) => self.transfer(visit, plan, &[&outer, lock]).await,
+            (Work::Transfer(_), Some(outer)) => self.transfer(section, plan, &[&outer, lock]).await,
             (Work::Transfer(_), None) => {
                 if let Some(inner) = &plan.section.inner {
-                    let place = Place::Within(visit.call);
-                    self.call(inner, place, Some(lock.clone())).await;
+                    let origin = Origin::Within(section.call);
+                    self.call(inner, origin, Some(lock.clone())).await;
                 }
             }
             _ => match &plan.section.inner {
-                Some(inner) if plan.section.spawns => self.spawn(inner, visit.call),
-                Some(inner) => self.call(inner, Place::Within(visit.call), None).await,
+                Some(inner) if plan.section.spawns => self.spawn(inner, section.call),
+                Some(inner) => self.call(inner, Origin::Within(section.call), None).await,
                 None => {}
             },
         }
     }
 
-    /// Stays for as long as planned; a fenced section writes to the resource meanwhile.
-    async fn stay(&self, visit: &Visit<'_>, plan: &Plan) {
+    /// Lets the planned time pass; a fenced section writes to the resource meanwhile.
+    async fn pass_time(&self, section: &RunningSection<'_>, plan: &Plan) {
         let end = tokio::time::Instant::now() + plan.section.length;
         loop {
-            if matches!(plan.section.work, Work::Fenced) && !visit.write().await {
+            if matches!(plan.section.work, Work::Fenced) && !section.write().await {
                 return;
             }
             let rest = end.saturating_duration_since(tokio::time::Instant::now());
@@ -231,24 +231,24 @@ impl Worker {
         }
     }
 
-    async fn transfer(&self, visit: &Visit<'_>, plan: &Plan, locks: &[&CurrentLock]) {
+    async fn transfer(&self, section: &RunningSection<'_>, plan: &Plan, locks: &[&CurrentLock]) {
         let (Work::Transfer(mut transfer), Some(bank)) = (plan.section.work.clone(), &self.bank) else {
             return;
         };
-        transfer.id = self.transfer_id(visit.call);
-        // Whether one that failed was committed is for the ledger to say.
+        transfer.id = self.transfer_id(section.call);
         // Without a fence the locks alone must keep the transfers apart.
         let fence: &[_] = if self.locks.capabilities().verify_in {
             locks
         } else {
             &[]
         };
+        // A transfer that failed may have been committed; the ledger shows it.
         if let Ok(Ok(())) = timeout(TIMEOUT, Box::pin(bank.transfer(transfer, fence))).await {
             self.journal.write(Event::Transferred { id: transfer.id });
         }
     }
 
-    /// A transfer whose lock ends with its transaction. `None` when it takes too long: it is dropped then.
+    /// A transfer whose lock ends with its transaction. `None` if it took too long and was dropped.
     pub(super) async fn transfer_in_transaction(
         &self,
         call: u64,
@@ -268,14 +268,14 @@ impl Worker {
             wait: plan.wait,
             outer: &outer,
         };
-        let own = plan.way == Way::InTransaction;
+        let own = plan.form == Form::InTransaction;
         let paid = Box::pin(bank.pay(&self.locks, &payment, own));
         Some(match timeout(plan.wait + TIMEOUT, paid).await.ok()? {
             Ok(()) => {
                 self.journal.write(Event::Transferred { id: transfer.id });
                 Ok(())
             }
-            // It is rolled back, and could begin anew.
+            // Rolled back; a caller could try again.
             Err(Failure::Lock(LockError::Store { source, .. }))
                 if source.kind() == StoreErrorKind::Conflict =>
             {
@@ -288,12 +288,12 @@ impl Worker {
 
     /// Different for every call of every process.
     fn transfer_id(&self, call: u64) -> i64 {
-        let process = (self.life.life * 100 + self.life.seat) as u64;
+        let process = (self.process.generation * 100 + self.process.slot) as u64;
         i64::try_from(process << 32 | call).expect("few processes make few calls")
     }
 }
 
-/// Runs work that nobody stops but itself: until it is done, or hears of the loss or sees it by looking.
+/// Runs `work` until it is done, or until the loss is signalled or `is_lost` says so.
 async fn until_lost<L>(
     work: impl Future<Output = ()>,
     lost: impl Future<Output = L>,
@@ -318,31 +318,31 @@ mod tests {
     use super::super::mix;
     use super::*;
     use crate::history::History;
+    use crate::process_id::ProcessId;
     use crate::resource::ResourceClient;
-    use crate::seat::Life;
 
-    /// Whether a body that blocks and then stays for so long writes down that it reached an await.
+    /// Whether a body that blocks and then lasts for so long writes that it reached an await.
     async fn reaches_an_await(length: Duration) -> bool {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join(crate::history::RUNNER), "").unwrap();
         std::fs::write(folder.path().join(crate::history::RESOURCE), "").unwrap();
-        let life = Life { seat: 0, life: 0 };
+        let process = ProcessId::first(0);
         let locks = LockManager::builder(MemoryStore::new()).build_lazy().unwrap();
         let nobody = ResourceClient::new(([127, 0, 0, 1], 9).into());
-        let worker = Worker::new(life, locks, folder.path(), nobody, None, 1).unwrap();
+        let worker = Worker::new(process, locks, folder.path(), nobody, None, 1).unwrap();
         let mut plan = mix::blocking(&mut Rng::with_seed(1), 1);
         plan.section.work = Work::Unfenced;
         plan.section.panics = false;
         plan.section.blocks = Some(Duration::from_millis(1));
         plan.section.length = length;
-        worker.attempt(&plan, Place::Outermost).await;
+        worker.attempt(&plan, Origin::Outermost).await;
 
         let history = History::read(folder.path()).unwrap();
-        let log = &history.workers[&life];
-        let place = |wanted: &dyn Fn(&Event) -> bool| log.iter().position(|line| wanted(&line.event));
-        let left = place(&|event| matches!(event, Event::Leave { .. })).unwrap();
-        assert!(place(&|event| matches!(event, Event::Block { .. })).unwrap() < left);
-        place(&|event| matches!(event, Event::Unblock { .. })).is_some_and(|unblocked| unblocked < left)
+        let log = &history.workers[&process];
+        let position = |wanted: &dyn Fn(&Event) -> bool| log.iter().position(|line| wanted(&line.event));
+        let left = position(&|event| matches!(event, Event::Leave { .. })).unwrap();
+        assert!(position(&|event| matches!(event, Event::Block { .. })).unwrap() < left);
+        position(&|event| matches!(event, Event::Unblock { .. })).is_some_and(|unblocked| unblocked < left)
     }
 
     #[tokio::test]

@@ -1,5 +1,5 @@
-//! Writes of records that come late, get lost, or whose answer gets lost: done by a process to its own writes, so
-//! that it meets them on every store, in the very moments that matter.
+//! Trouble with the writes of records: they come late, or they or their answers are lost. A process does this to
+//! its own writes, so that it happens on every store and to the writes that matter.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -19,17 +19,16 @@ use super::Worker;
 /// One write of so many is troubled.
 const ONE_OF: u8 = 12;
 
-/// How late a write is at most that comes alone, in milliseconds: it outlives every lease, and who waits for it.
+/// How late a write that comes alone is at most, in milliseconds: later than the end of every lease and wait.
 pub(crate) const LATEST_WRITE: u16 = 8_000;
 
-/// The same for requests of the engine, which repeats what was not answered. A store with one connection renews no
-/// lease meanwhile.
+/// The same for the engine's requests. Short, because a store with one connection renews no lease meanwhile.
 const LATEST_BATCH: u16 = 300;
 
 /// The trouble with one write.
 #[derive(Debug, Clone, Copy)]
 enum Trouble {
-    /// It arrives so late, also when nobody waits for it any more.
+    /// The write arrives so late, also when nobody waits for it any more.
     Late(Duration),
     Lost,
     ReplyLost,
@@ -40,9 +39,9 @@ enum Trouble {
 pub(super) struct Troubled {
     store: Arc<dyn Store>,
     rng: Mutex<Rng>,
-    /// The last attempt of each run that this process began: what names an earlier one takes it back.
+    /// The last attempt of each run that this process began. A write of an earlier one takes an attempt back.
     begun: Mutex<HashMap<Key, u32>>,
-    /// Nothing goes wrong before there is somebody to write it down.
+    /// Writes the trouble into the history. Nothing goes wrong before it is set.
     pub(super) worker: OnceLock<Arc<Worker>>,
 }
 
@@ -87,7 +86,7 @@ impl Troubled {
 }
 
 impl Trouble {
-    async fn befall<T: Send + 'static>(
+    async fn disturb<T: Send + 'static>(
         self,
         write: impl Future<Output = Result<T, StoreError>> + Send + 'static,
     ) -> Result<T, StoreError> {
@@ -115,7 +114,7 @@ impl Between for Troubled {
         store: &'a dyn Store,
         requests: &'a [Request],
     ) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
-        // Others that go along have nothing to do with records.
+        // Batches with other requests than records' go undisturbed.
         let changes: Vec<_> = requests
             .iter()
             .filter_map(|request| Some((&request.key, request.record.as_ref()?)))
@@ -129,7 +128,7 @@ impl Between for Troubled {
         };
         let (store, all) = (Arc::clone(&self.store), requests.to_vec());
         Box::pin(async move {
-            let applied = trouble.befall(async move { Ok(store.apply(&all).await) });
+            let applied = trouble.disturb(async move { Ok(store.apply(&all).await) });
             applied
                 .await
                 .unwrap_or_else(|error| requests.iter().map(|_| Err(error.clone())).collect())
@@ -145,7 +144,7 @@ impl Between for Troubled {
             return records.write(write);
         };
         let (store, write) = (Arc::clone(&self.store), write.clone());
-        Box::pin(trouble.befall(async move {
+        Box::pin(trouble.disturb(async move {
             let records = store.records().expect("a store that writes records keeps them");
             records.write(&write).await
         }))
