@@ -136,7 +136,7 @@ pub trait Fixture: Sync {
     }
 
     /// Whether a key is one row. `false` is for a store that keeps a key in two, as a
-    /// [`ShardedStore`](dblock::ShardedStore) does while it moves. Then three checks expect something else.
+    /// `ShardedStore` does while it moves. Then three checks expect something else.
     /// [`random_requests_are_carried_out_by_the_rules`] is left out, because the rules are those of one row.
     /// The owner of a lease that was passed on has to ask, and may get a larger token. A pass-on is told as a
     /// release.

@@ -87,7 +87,6 @@ pub mod open;
 pub mod optimistic;
 #[cfg(feature = "serde")]
 mod settings;
-mod sharded;
 mod source;
 pub mod store;
 #[cfg(feature = "sql")]
@@ -109,7 +108,6 @@ pub use once::{Fingerprint, Once, Remembered, Resolution, Run, RunOptions, RunRe
 pub use runs::OnCrash;
 #[cfg(feature = "serde")]
 pub use settings::ManagerSettings;
-pub use sharded::ShardedStore;
 pub use source::{Source, StoreSource};
 #[cfg(feature = "sql")]
 pub use transaction::{LockedTransaction, begin};

@@ -76,7 +76,7 @@ impl StoreSource {
         }
     }
 
-    /// Makes the store without a manager, as a shard of a [`ShardedStore`](crate::ShardedStore). Its settings
+    /// Makes the store without a manager, as a shard of a `dblock_sharded::ShardedStore`. Its settings
     /// are the defaults of [`LockManagerBuilder`](crate::LockManagerBuilder), except for the name of its
     /// `table`. It opens no connection yet.
     ///

@@ -12,7 +12,8 @@ use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dblock::{LockManager, LockOptions, ShardedStore, current};
+use dblock::{LockManager, LockOptions, current};
+use dblock_sharded::ShardedStore;
 use dblock_tests::three_shards;
 use tokio::time::sleep;
 

@@ -3,8 +3,9 @@
 use std::str::FromStr as _;
 use std::sync::Arc;
 
+use dblock::open;
 use dblock::store::Store;
-use dblock::{ShardedStore, open};
+use dblock_sharded::ShardedStore;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 

@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use dblock::ShardedStore;
 use dblock::store::Store;
 use dblock_conformance::Fixture;
+use dblock_sharded::ShardedStore;
 
 /// One line a store.
 macro_rules! conformance_of {

@@ -17,7 +17,7 @@ use crate::command::{Way, cargo, top};
 use crate::etcd;
 use crate::steps::{FEATURES, target_folder};
 
-const CRATES: [&str; 12] = [
+const CRATES: [&str; 13] = [
     "dblock-core",
     "dblock-macros",
     "dblock",
@@ -25,6 +25,7 @@ const CRATES: [&str; 12] = [
     "dblock-conformance",
     "dblock-etcd",
     "dblock-redis",
+    "dblock-sharded",
     "dblock-zookeeper",
     "dblock-tokio-postgres",
     "dblock-sea-orm",

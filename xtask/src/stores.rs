@@ -12,7 +12,12 @@ const STORES: [(&str, &str); 3] = [
 ];
 
 /// The stores that are crates of their own. They need the contract, and nothing of an application's.
-const CRATES: [&str; 3] = ["dblock-etcd", "dblock-redis", "dblock-zookeeper"];
+const CRATES: [&str; 4] = [
+    "dblock-etcd",
+    "dblock-redis",
+    "dblock-sharded",
+    "dblock-zookeeper",
+];
 
 pub(crate) async fn check(way: Way) -> anyhow::Result<()> {
     let sets = STORES

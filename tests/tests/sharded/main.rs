@@ -13,9 +13,9 @@ mod wake_ups;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::ShardedStore;
 use dblock::store::Store;
 use dblock::{Key, LockOptions};
+use dblock_sharded::ShardedStore;
 
 /// Too long to run out during a test.
 const LONG: Duration = Duration::from_secs(30);

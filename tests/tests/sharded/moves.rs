@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dblock::store::{Acquire, Action, Extend, MemoryStore, Outcome, Request, Store, StoreErrorKind};
-use dblock::{InspectFilter, LockRow, ShardedStore};
+use dblock::{InspectFilter, LockRow};
+use dblock_sharded::ShardedStore;
 use dblock_tests::faulty_store::FaultyStore;
 use uuid::Uuid;
 

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use dblock::store::{MemoryStore, NEXT_TTL, Outcome, Released, Store, StoreErrorKind};
-use dblock::{LockError, LockManager, ShardedStore, open};
+use dblock::{LockError, LockManager, open};
+use dblock_sharded::ShardedStore;
 use dblock_tests::faulty_store::{Fault, Kind};
 use futures_util::FutureExt as _;
 use tokio::time::sleep;

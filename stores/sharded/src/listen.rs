@@ -8,7 +8,7 @@ use futures_util::future::{BoxFuture, select_all};
 use tokio::time::sleep;
 
 use super::{Place, Shard, ShardedStore};
-use crate::store::{StoreError, StoreErrorKind, WakeUp};
+use dblock_core::store::{StoreError, StoreErrorKind, WakeUp};
 
 /// Pause before a shard is listened to again: starts at the first, grows to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

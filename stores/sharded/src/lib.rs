@@ -1,7 +1,7 @@
-//! A store over stores: each key is kept by one of them, chosen by its name.
-//!
-//! It has no rows of its own and decides nothing about a lock. [`store`] is the contract, [`place`] says
-//! which shard keeps a key, [`moved`] carries out requests for keys that two shards keep while they move.
+#![doc = include_str!("../README.md")]
+
+// The store has no rows of its own and decides nothing about a lock. `store` is the contract, `place` says which
+// shard keeps a key, `moved` carries out requests for keys that two shards keep while they move.
 
 mod listen;
 mod moved;
@@ -13,13 +13,12 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use dblock_core::store::{Outcome, Request, Store, StoreError, StoreFuture};
+use dblock_core::{Key, LockError};
 use futures_util::future::try_join_all;
 
 use self::moved::Moved;
 use self::place::{Place, Places};
-use crate::Key;
-use crate::LockError;
-use crate::store::{Outcome, Request, Store, StoreError, StoreFuture};
 
 type Answer = Result<Outcome, StoreError>;
 
@@ -32,14 +31,14 @@ type Answer = Result<Outcome, StoreError>;
 ///
 /// A shard that is down stops its own keys only. Exclusion, fence tokens and all other promises of a key are
 /// those of its shard. The `ShardedStore` can only do what all of its shards can do
-/// ([`Capabilities`](crate::store::Capabilities)). For a fence check, open the transaction on the database of
+/// ([`Capabilities`](dblock_core::store::Capabilities)). For a fence check, open the transaction on the database of
 /// the key's own shard, [`shard_of`](Self::shard_of). The `ShardedStore` keeps no
 /// [`records`](Store::records): those of a key would stay behind when the key moves to another shard, and
 /// finished work would run again. Use a manager over one database for `run_once`.
 ///
 /// ```
 /// use std::sync::Arc;
-/// use dblock::ShardedStore;
+/// use dblock_sharded::ShardedStore;
 /// use dblock::store::{MemoryStore, Store};
 /// use dblock::LockManager;
 ///
@@ -121,7 +120,7 @@ impl ShardedStore {
     ///
     /// # Errors
     /// [`LockError::Invalid`] when `self` or `new` is moving already, and for a shard that cannot raise
-    /// tokens ([`Capabilities::raises_tokens`](crate::store::Capabilities::raises_tokens)). In the second
+    /// tokens ([`Capabilities::raises_tokens`](dblock_core::store::Capabilities::raises_tokens)). In the second
     /// case stop all processes, wait for the longest ttl, and start them with `new`.
     pub fn moving_to(self, new: Self) -> Result<Self, LockError> {
         let all = || self.shards.iter().chain(&new.shards);
@@ -150,7 +149,7 @@ impl ShardedStore {
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use dblock::ShardedStore;
+    /// # use dblock_sharded::ShardedStore;
     /// # use dblock::store::{MemoryStore, Store};
     /// # fn store() -> Arc<dyn Store> { Arc::new(MemoryStore::new()) }
     /// # let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -172,12 +171,12 @@ impl ShardedStore {
     ///
     /// Call it when no process with the old shards runs any more. Wait for the time that it returns, and in
     /// addition for as long as the clocks of the shards may differ. It does not see a transaction that keeps
-    /// a lock ([`LockBuilder::transaction`](crate::LockBuilder::transaction)): those of the old processes
+    /// a lock (`LockBuilder::transaction`): those of the old processes
     /// must have ended in the database, too.
     ///
     /// ```
     /// # use std::sync::Arc;
-    /// # use dblock::ShardedStore;
+    /// # use dblock_sharded::ShardedStore;
     /// # use dblock::store::{MemoryStore, Store};
     /// # fn store() -> Arc<dyn Store> { Arc::new(MemoryStore::new()) }
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {

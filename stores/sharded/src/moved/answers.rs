@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::unknown;
-use crate::sharded::Answer;
-use crate::store::{Action, Outcome, Request};
+use crate::Answer;
+use dblock_core::store::{Action, Outcome, Request};
 
 /// The token to which rows with these tokens are raised: above the tokens that either keeps free, unless it
 /// is its own. `None` when the tokens are used up.

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::store::{Extend, Released, StoreError, StoreErrorKind};
+use dblock_core::store::{Extend, Released, StoreError, StoreErrorKind};
 
 fn error(kind: StoreErrorKind) -> StoreError {
     StoreError::new(kind, "it broke")

@@ -8,11 +8,10 @@ use futures_util::future::join_all;
 
 use super::place::Place;
 use super::{Answer, Shard, ShardedStore, listen, rows};
-use crate::Key;
-use crate::store::{
-    Capabilities, Finding, InspectFilter, LockRow, Purged, Request, Store, StoreError, StoreErrorKind,
-    StoreFuture, WakeUp,
+use dblock_core::store::{
+    Capabilities, Purged, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
 };
+use dblock_core::{Finding, InspectFilter, Key, LockRow};
 
 impl Store for ShardedStore {
     /// The weakest of all.

@@ -39,7 +39,7 @@ use tokio::time::sleep;
 
 use self::answers::{common_token, granted, of_both, with_token};
 use super::{Answer, Shard};
-use crate::store::{
+use dblock_core::store::{
     Acquire, Action, Extend, HandedOver, Kind, NEXT_TTL, Outcome, Request, StoreError, StoreErrorKind,
 };
 

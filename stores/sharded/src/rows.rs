@@ -6,9 +6,9 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 
 use super::{Place, Shard, ShardedStore};
-use crate::Key;
-use crate::store::clock::Timestamp;
-use crate::store::{InspectFilter, LockRow, Purged, StoreError};
+use dblock_core::store::clock::Timestamp;
+use dblock_core::store::{Purged, StoreError};
+use dblock_core::{InspectFilter, Key, LockRow};
 
 pub(super) async fn inspect(
     store: &ShardedStore,
