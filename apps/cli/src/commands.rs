@@ -13,9 +13,16 @@ mod watch;
 use std::process::ExitCode;
 
 use crate::cli::{Cli, Command};
+use crate::connect;
 use crate::failure::Failure;
 
 pub(crate) async fn execute(cli: &Cli) -> Result<ExitCode, Failure> {
+    let done = carry_out(cli).await;
+    connect::close().await;
+    done
+}
+
+async fn carry_out(cli: &Cli) -> Result<ExitCode, Failure> {
     let store = &cli.store;
     let code = match &cli.command {
         Command::Run(arguments) => run::run(store, arguments).await?,

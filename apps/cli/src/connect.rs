@@ -1,5 +1,8 @@
 //! From the arguments to a manager.
 
+use std::sync::OnceLock;
+use std::time::Duration;
+
 use dblock::store::StoreErrorKind;
 use dblock::{LockError, LockManager, LockManagerBuilder};
 
@@ -36,6 +39,22 @@ impl StoreArguments {
     }
 }
 
+/// The manager of this program, which has one at most.
+static MANAGER: OnceLock<LockManager> = OnceLock::new();
+
+/// Ends the manager, if there is one: the last connection to a SQLite file removes the files beside it.
+pub(crate) async fn close() {
+    if let Some(locks) = MANAGER.get() {
+        locks.shutdown(Duration::ZERO).await;
+    }
+}
+
+/// A manager that has asked the database nothing yet.
+pub(crate) fn lazy_manager(arguments: &StoreArguments, missing: Missing) -> Result<LockManager, Failure> {
+    let locks = builder(arguments, missing)?.auto_migrate(false).build_lazy()?;
+    Ok(MANAGER.get_or_init(|| locks).clone())
+}
+
 /// A manager whose tables are there.
 pub(crate) async fn manager(arguments: &StoreArguments, missing: Missing) -> Result<LockManager, Failure> {
     let mut tries = 1..TRIES;
@@ -48,7 +67,8 @@ pub(crate) async fn manager(arguments: &StoreArguments, missing: Missing) -> Res
         match builder.build().await {
             Err(LockError::Store { source, .. })
                 if source.kind() == StoreErrorKind::Unreachable && tries.next().is_some() => {}
-            built => return built.map_err(|error| explained(arguments, error.into())),
+            Ok(locks) => return Ok(MANAGER.get_or_init(|| locks).clone()),
+            Err(error) => return Err(explained(arguments, error.into())),
         }
     }
 }
@@ -63,7 +83,7 @@ pub(crate) fn explained(arguments: &StoreArguments, failure: Failure) -> Failure
 }
 
 /// The settings that the arguments give. It asks the database nothing.
-pub(crate) fn builder(arguments: &StoreArguments, missing: Missing) -> Result<LockManagerBuilder, Failure> {
+fn builder(arguments: &StoreArguments, missing: Missing) -> Result<LockManagerBuilder, Failure> {
     let url = arguments.url.as_deref().unwrap_or_default();
     if url.is_empty() {
         let message = "which database? Give its URL in the variable DATABASE_URL, or by --url";

@@ -185,11 +185,12 @@ impl<C> Connections<C> {
         self.idle().clear();
     }
 
-    /// Takes no more work and closes the idle connections.
-    pub(crate) fn close(&self) {
+    /// Takes no more work. Returns the idle connections: dropping one closes it, at some time.
+    pub(crate) fn close(&self) -> impl Iterator<Item = C> + use<C> {
         self.shared.close();
         self.reserved.close();
-        self.forget_idle();
+        let idle = std::mem::take(&mut *self.idle());
+        idle.into_iter().map(|idle| idle.connected.connection)
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<Idle<C>>> {

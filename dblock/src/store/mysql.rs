@@ -245,7 +245,8 @@ impl Store for MySqlStore {
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async move { self.connections.close() })
+        drop(self.connections.close());
+        Box::pin(std::future::ready(()))
     }
 
     fn transaction_source(&self, _: usize) -> Option<Arc<dyn Any + Send + Sync>> {

@@ -239,7 +239,7 @@ impl Store for PostgresStore {
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {
-        self.connections.close();
+        drop(self.connections.close());
         Box::pin(std::future::ready(()))
     }
 

@@ -153,7 +153,15 @@ impl Store for SqliteStore {
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async { self.connections.close() })
+        Box::pin(async {
+            for connection in self.connections.close() {
+                // The last connection to a file removes the `-wal` and `-shm` files, which takes a moment. A
+                // program may end as soon as its manager has.
+                if let Err(error) = sqlx::Connection::close(connection).await {
+                    tracing::warn!(%error, "a connection to the SQLite file did not close");
+                }
+            }
+        })
     }
 
     fn transaction_source(&self, _: usize) -> Option<Arc<dyn Any + Send + Sync>> {

@@ -115,7 +115,7 @@ impl Racer {
     async fn give_up(&self, request: &Request) {
         match insist(&self.store, &release(request)).await {
             Outcome::Withdrawn => drop(self.seen.withdrawn.fetch_add(1, SeqCst)),
-            Outcome::Lost | Outcome::Released(Released::Freed) => {}
+            Outcome::Lost | Outcome::Released(Released::Freed | Released::PassedOn) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -144,7 +144,7 @@ impl Racer {
         assert_eq!(self.seen.inside.fetch_sub(1, SeqCst), 1);
         let released = insist(&self.store, &release(request)).await;
         assert!(
-            matches!(released, Outcome::Released(Released::Freed)),
+            matches!(released, Outcome::Released(Released::Freed | Released::PassedOn)),
             "{released:?}"
         );
         for late in [extend(request, 1), release(request)] {

@@ -7,7 +7,7 @@ use dblock::{Finding, LockManager, Severity};
 use serde_json::{Value, json};
 
 use crate::cli::StoreArguments;
-use crate::connect::{Missing, builder, explained};
+use crate::connect::{Missing, explained, lazy_manager};
 use crate::duration::fine;
 use crate::failure::{Code, Failure};
 use crate::output;
@@ -27,9 +27,7 @@ const WAIT: Duration = Duration::from_secs(5);
 const SLOW: Duration = Duration::from_millis(250);
 
 pub(crate) async fn doctor(store: &StoreArguments) -> Result<Code, Failure> {
-    let locks = builder(store, Missing::IsAnError)?
-        .auto_migrate(false)
-        .build_lazy()?;
+    let locks = lazy_manager(store, Missing::IsAnError)?;
     let findings = during("examining the database", async {
         let mut findings = locks.admin().diagnose().await?;
         // Without tables or rights the reason has been told.

@@ -7,7 +7,7 @@ use dblock::{LockManager, LockRow};
 use serde_json::json;
 
 use crate::cli::StoreArguments;
-use crate::connect::{Missing, builder, manager};
+use crate::connect::{Missing, lazy_manager, manager};
 use crate::duration::shown;
 use crate::failure::{Code, Failure};
 use crate::output;
@@ -86,7 +86,7 @@ pub(crate) async fn purge(store: &StoreArguments, idle: Duration, yes: bool) -> 
 }
 
 pub(crate) async fn migrate(store: &StoreArguments) -> Result<Code, Failure> {
-    let locks = builder(store, Missing::AsTheLibrary)?.build_lazy()?;
+    let locks = lazy_manager(store, Missing::AsTheLibrary)?;
     during("creating or upgrading the tables", locks.admin().migrate()).await?;
     if store.json {
         output::json(&json!({"table": store.table, "migrated": true}))?;

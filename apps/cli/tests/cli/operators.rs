@@ -13,6 +13,24 @@ on_every_store!(databases:
     a_table_of_somebody_else_is_left_alone,
 );
 
+#[tokio::test]
+async fn a_command_leaves_no_files_beside_that_of_sqlite() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite://{}", folder.path().join("locks.db").display());
+    for (command, code) in [
+        (&["migrate"][..], 0),
+        (&["doctor"], 0),
+        (&["ls"], 0),
+        (&["show", "a"], 1),
+    ] {
+        let told = said(bare().args(["--url", &url]).args(command)).await;
+        assert_eq!(told.code, Some(code), "{told:?}");
+        let names = std::fs::read_dir(folder.path()).unwrap();
+        let names: Vec<_> = names.map(|file| file.unwrap().file_name()).collect();
+        assert_eq!(names, ["locks.db"], "{command:?}");
+    }
+}
+
 async fn told(backend: &Backend, arguments: &[&str]) -> Said {
     said(dblock(backend).args(arguments)).await
 }

@@ -57,10 +57,7 @@ async fn a_pass_on_that_is_refused_is_not_told() {
     let held = store.inspect(&InspectFilter::new()).await.unwrap().swap_remove(0);
     assert_eq!(held.lease_id, holder.lease_id);
     let released = one(&store, holder).await.unwrap();
-    assert!(
-        matches!(released, Outcome::Released(Released::Freed)),
-        "{released:?}"
-    );
+    assert_eq!(released, Outcome::Released(Released::PassedOn));
     let WakeUp::PassedOn { fence_token, .. } = told.recv().await.unwrap() else {
         panic!("the pass-on is told")
     };
