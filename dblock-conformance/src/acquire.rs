@@ -75,7 +75,7 @@ pub async fn free_row_is_granted(fixture: &impl Fixture) {
     );
 }
 
-/// Acquire of a row that another lease holds: busy, with its holder; the row stays.
+/// Acquire of a row that another lease holds: busy, with its holder; the row does not change.
 pub async fn row_held_by_another_is_busy(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let holder = Asker::with_holder("held", "the holder");

@@ -14,7 +14,7 @@ pub async fn empty_batch_has_no_answers(fixture: &impl Fixture) {
     assert!(fixture.store().await.apply(&[]).await.is_empty());
 }
 
-/// Each kind of request and answer, interleaved: each answer stands where its request stood.
+/// Requests and answers of all kinds, interleaved: the answers are in the order of the requests.
 pub async fn batch_of_mixed_actions_answers_in_order(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let mut requests = Vec::new();

@@ -1,5 +1,5 @@
-//! Successors of a store that has no clock to tell of: the first who asks is next until its place ends, and
-//! the lock is passed on by whatever ends the holder's lease.
+//! Successors in a store without a clock: the first that asks is the successor until its time is over, and
+//! gets the lock when the holder's lease ends, however it ends.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,8 +22,8 @@ async fn clockless(fixture: &impl Fixture) -> Option<Arc<dyn Store>> {
     (can.queues && !can.clock).then_some(store)
 }
 
-/// The successor asks again, and others ask, however long they have waited: its place stays. It can be given
-/// back, once.
+/// The successor asks again, and others ask, however long they have waited: it remains the successor. It can
+/// withdraw, once.
 pub async fn successor_without_a_clock_keeps_its_place(fixture: &impl Fixture) {
     let Some(store) = clockless(fixture).await else {
         return;
@@ -73,7 +73,7 @@ pub async fn successor_without_a_clock_keeps_its_place(fixture: &impl Fixture) {
 }
 
 /// Each release passes the lock on, alone and in a batch, with a larger token. The former holder can change
-/// nothing, and the former successor can ask, extend and release. A release by force passes nothing on.
+/// nothing; the new one can ask, extend and release. A release by force passes nothing on.
 pub async fn lock_without_a_clock_is_passed_on(fixture: &impl Fixture) {
     let Some(store) = clockless(fixture).await else {
         return;
@@ -99,7 +99,7 @@ pub async fn lock_without_a_clock_is_passed_on(fixture: &impl Fixture) {
             matches!(extended, Outcome::Extended { remaining, .. } if remaining >= LONG),
             "{extended:?}"
         );
-        // When it was passed on is written now.
+        // By now the store has written when the lock was passed on.
         for late in [holder.release(), holder.extend(1, LONG)] {
             assert_eq!(changes_nothing(&*store, late).await, Outcome::Lost);
         }
@@ -131,7 +131,7 @@ pub async fn lock_without_a_clock_is_passed_on_by_the_end_of_its_lease(fixture: 
     assert_eq!((row.lease_id, row.next), (next.lease_id, None));
 }
 
-/// A successor that asks no more: its place ends, and another one can have it.
+/// A successor that asks no more: its time ends, and another caller can be the successor.
 pub async fn place_without_a_clock_ends_by_itself(fixture: &impl Fixture) {
     let Some(store) = clockless(fixture).await else {
         return;
@@ -145,7 +145,7 @@ pub async fn place_without_a_clock_ends_by_itself(fixture: &impl Fixture) {
     assert_eq!(existing(&*store, &holder.key).await.lease_id, third.lease_id);
 }
 
-/// The successor's process hears that it has the lock, and others that it was released.
+/// The successor's process is told that it has the lock, and others that the lock was released.
 pub async fn pass_on_without_a_clock_is_told(fixture: &impl Fixture) {
     let Some(store) = clockless(fixture).await else {
         return;

@@ -1,4 +1,4 @@
-//! The words in which the checks are written: leases that ask, and a look at the row.
+//! What the checks share: callers that send requests, and the reading of rows.
 
 use std::future::Future;
 use std::time::Duration;
@@ -19,11 +19,11 @@ pub(super) const LONG: Duration = Duration::from_mins(5);
 /// A ttl that a check waits for.
 pub(super) const SHORT: Duration = Duration::from_millis(60);
 
-/// A ttl inside of which something is done first. Machines stall for longer, so what finds it over is tried
-/// anew, at most [`ROUNDS`] times.
+/// A ttl within which a check does something first. A machine may stall for longer: then the check tries again,
+/// [`ROUNDS`] times at most.
 pub(super) const BRIEF: Duration = Duration::from_millis(500);
 
-/// How often something that may come too late is tried.
+/// How often a check tries what may come too late.
 pub(super) const ROUNDS: usize = 20;
 
 /// How many tokens a successor asks to keep free.
@@ -36,7 +36,7 @@ pub(super) fn key(key: &str) -> Key {
     Key::new(None, key).expect("the suite's keys are valid")
 }
 
-/// Somebody who asks for a key.
+/// A caller that asks for a key.
 #[derive(Debug, Clone)]
 pub(super) struct Asker {
     pub(super) key: Key,
@@ -72,7 +72,7 @@ impl Asker {
         self.acquire_with(ttl, |ask| ask.spare_tokens = spare_tokens)
     }
 
-    /// Asks, after having `waited`, to be the successor for [`LONG`].
+    /// Asks to be the successor for [`LONG`], having `waited`.
     pub(super) fn queue(&self, waited: Duration) -> Request {
         self.queue_for(waited, LONG)
     }
@@ -115,7 +115,7 @@ impl Asker {
     }
 }
 
-/// The outcomes of a batch. Asks again for what was skipped or undone because of others.
+/// The outcomes of a batch. Repeats requests that were skipped or undone because of others.
 pub(super) async fn batch(store: &dyn Store, requests: &[Request]) -> Vec<Outcome> {
     let mut outcomes: Vec<Option<Outcome>> = vec![None; requests.len()];
     within("the store to carry out a batch", async {
@@ -150,9 +150,8 @@ pub(super) async fn granted(store: &dyn Store, request: Request) -> Grant {
     Grant::of(&request.clone(), one(store, request).await)
 }
 
-/// Takes a lock that nobody holds, for a ttl that may soon be over. A store that takes several round trips
-/// for that may find the lease over before the last of them, and then cannot tell whether it was granted:
-/// another, longer lease is tried.
+/// Takes a lock that nobody holds, for a ttl that may soon be over. If the lease ends before the store's last
+/// round trip, the store cannot tell whether it was granted: then a longer lease is tried.
 pub(super) async fn granted_briefly(
     store: &dyn Store,
     asker: &mut Asker,
@@ -164,7 +163,7 @@ pub(super) async fn granted_briefly(
         let request = asker.acquire_with_spare(longer, spare);
         match store.apply(std::slice::from_ref(&request)).await.remove(0) {
             Ok(Outcome::Skipped) => {}
-            // The lease before it has not ended yet.
+            // The lease before has not ended yet.
             Ok(Outcome::Busy(_)) => tokio::time::sleep(longer.min(BRIEF) / 4).await,
             Ok(outcome) => return Grant::of(&request, outcome),
             Err(error) if error.is_retryable() => longer *= 2,
@@ -203,8 +202,8 @@ impl Grant {
     }
 }
 
-/// Asks again after what was not carried out: on a machine that stalls connecting may take too long.
-pub(super) async fn insist<'a, T>(ask: impl Fn() -> StoreFuture<'a, Result<T, StoreError>>) -> T {
+/// Repeats a call that was not carried out: on a machine that stalls, connecting may take too long.
+pub(super) async fn retry<'a, T>(ask: impl Fn() -> StoreFuture<'a, Result<T, StoreError>>) -> T {
     for _ in 0..ROUNDS {
         match ask().await {
             Err(error) if error.is_retryable() && !error.is_outcome_unknown() => {}
@@ -215,23 +214,23 @@ pub(super) async fn insist<'a, T>(ask: impl Fn() -> StoreFuture<'a, Result<T, St
 }
 
 pub(super) async fn revoke(store: &dyn Store, key: &Key) -> bool {
-    insist(|| store.revoke(key)).await
+    retry(|| store.revoke(key)).await
 }
 
 pub(super) async fn force_release(store: &dyn Store, key: &Key) -> bool {
-    insist(|| store.force_release(key)).await
+    retry(|| store.force_release(key)).await
 }
 
 /// When a lease ends in a store that cannot tell.
 const UNKNOWN_END: Timestamp = Timestamp::from_micros(i64::MAX);
 
-/// The row of a key. A store without a clock estimates when the lease ends, so that is left out.
+/// The row of a key, without the end of its lease if the store has no clock and only estimates it.
 pub(super) async fn row(store: &dyn Store, key: &Key) -> Option<LockRow> {
     let filter = InspectFilter::new()
         .prefix(key.as_str())
         .include_free()
         .limit(u32::MAX);
-    let rows = insist(|| store.inspect(&filter)).await;
+    let rows = retry(|| store.inspect(&filter)).await;
     let mut row = rows.into_iter().find(|row| row.key == *key)?;
     let can = store.capabilities();
     assert!(can.former_leases || row.is_held(), "nobody holds {row:?}");
@@ -250,8 +249,8 @@ pub(super) async fn existing(store: &dyn Store, key: &Key) -> LockRow {
     }
 }
 
-/// An acquire with a lease that is over: lost, and nothing changes. A store that knows nothing of such leases
-/// may grant a new one.
+/// An acquire with a lease that is over: lost, and nothing changes. A store that has forgotten the lease may
+/// grant a new one.
 pub(super) async fn assert_over(store: &dyn Store, former: &Asker, fence_token: i64) {
     if store.capabilities().former_leases {
         assert_eq!(changes_nothing(store, former.acquire(LONG)).await, Outcome::Lost);
@@ -264,7 +263,7 @@ pub(super) async fn assert_over(store: &dyn Store, former: &Asker, fence_token: 
     }
 }
 
-/// The former holder, which a store tells whose rows outlive their leases.
+/// The former holder, if the store's rows outlive their leases.
 pub(super) fn former_holder(store: &dyn Store, grant: &Grant) -> Option<Holder> {
     let told = grant.taken_over.clone();
     assert_eq!(told.is_some(), store.capabilities().former_leases, "{told:?}");
@@ -277,7 +276,7 @@ pub(super) fn changed(mut row: LockRow, change: impl FnOnce(&mut LockRow)) -> Lo
     row
 }
 
-/// Carries out `request` and sees that the row stays as it was.
+/// Carries out `request` and sees that the row does not change.
 pub(super) async fn changes_nothing(store: &dyn Store, request: Request) -> Outcome {
     let key = request.key.clone();
     let before = row(store, &key).await;
@@ -339,7 +338,7 @@ pub(super) fn assert_left(row: &LockRow, ttl: Duration) {
     }
 }
 
-/// Sees that a holder is told with `ttl` left of its lease, or without where the store has no clock.
+/// Sees that `holder` names the time left, about `ttl`, or none where the store has no clock.
 #[track_caller]
 pub(super) fn assert_told(store: &dyn Store, holder: &Holder, ttl: Duration) {
     match holder.remaining {

@@ -1,8 +1,8 @@
 //! Random requests on random rows: the store answers and writes what [`rules`](dblock::store::rules) do.
 //!
-//! Each step puts some rows into any state, sends a request for each, alone or in a batch, and reads all
-//! rows. The rules then carry out the same requests on the rows as they were. The only unknown is the clock
-//! at which the store carried a request out: it lies between two readings, and most writes show it.
+//! Each step puts some rows into random states, sends a request for each, alone or in a batch, and reads all
+//! rows. The rules then carry out the same requests on the former rows. The only unknown is the clock at which
+//! the store carried a request out: it lies between two readings, and most writes show it.
 
 mod random;
 
@@ -17,27 +17,27 @@ use dblock::{InspectFilter, Key, LockRow};
 
 use self::random::Random;
 use super::Fixture;
-use super::context::{Asker, changed, force_release, granted, insist, key, revoke, within};
+use super::context::{Asker, changed, force_release, granted, key, retry, revoke, within};
 
-/// A run takes at least so many steps, and goes on for as long as [`SOME_TIME`].
+/// A run takes at least so many steps, and lasts for at least [`SOME_TIME`].
 const STEPS: usize = 200;
 
 const SOME_TIME: Duration = Duration::from_secs(3);
 
-/// No run takes more.
+/// The most steps of a run.
 const MOST_STEPS: usize = 3_000;
 
-/// One request in each step, or as many as there are keys.
+/// A step sends one request, or one for each key.
 const KEYS: usize = 8;
 
-/// The keys of this check begin with this.
+/// The prefix of the keys of this check.
 const PREFIX: &str = "random";
 
 type Answer = Result<Outcome, StoreError>;
 
-/// Hundreds of random steps, each compared with the rules. A store whose rows end with their leases, or that
-/// has no clock, is left out: its rows differ from those of the rules. The environment variable
-/// `DBLOCK_TEST_SEED` repeats the steps that showed a difference.
+/// Hundreds of random steps, each compared with the rules. Leaves out stores without a clock and stores whose rows
+/// end with their leases: their rows differ from those of the rules. The environment variable
+/// `DBLOCK_TEST_SEED` repeats the steps of a failed run.
 pub async fn random_requests_are_carried_out_by_the_rules(fixture: &impl Fixture) {
     if !fixture.one_row() {
         return;
@@ -80,7 +80,7 @@ struct Run<'f, F> {
     title: String,
 }
 
-/// All rows, and the clock when they were read. The rows themselves are without it.
+/// All rows, without their clocks, and the clock when they were read.
 struct Seen {
     rows: Rows,
     clock: Timestamp,
@@ -97,7 +97,7 @@ impl<F: Fixture> Run<'_, F> {
                 placed.push(self.random.row(key, self.seen.clock));
             }
         }
-        // Where rows cannot be placed they are those that the requests made.
+        // If the fixture places no rows, the rows are those of former requests.
         if self.fixture.place(&placed).await {
             let placed = placed.into_iter().map(|row| (row.key.clone(), row));
             self.seen.rows.extend(placed);
@@ -109,7 +109,7 @@ impl<F: Fixture> Run<'_, F> {
         }
     }
 
-    /// Reads the rows. Returns the former rows, and the clocks between which they have changed.
+    /// Reads the rows again. Returns the former rows, and the clocks before and after the change.
     async fn look_again(&mut self) -> (Rows, (Timestamp, Timestamp)) {
         let after = look(&*self.stores[0]).await;
         let before = std::mem::replace(&mut self.seen, after);
@@ -159,7 +159,7 @@ impl<F: Fixture> Run<'_, F> {
             .as_ref()
             .filter(|row| row.reentrant_count > 0)
             .map(|row| row.expire_at);
-        // It may have ended meanwhile.
+        // The lease may have ended meanwhile.
         let fits = [times.0, times.1].map(|now| found == ends.is_some_and(|end| end > now));
         assert!(
             fits.contains(&true),
@@ -187,7 +187,7 @@ impl<F: Fixture> Run<'_, F> {
 
 async fn look(store: &dyn Store) -> Seen {
     let filter = InspectFilter::new().prefix(PREFIX).include_free();
-    let rows = insist(|| store.inspect(&filter)).await;
+    let rows = retry(|| store.inspect(&filter)).await;
     let clock = rows.iter().map(|row| row.now).max().expect("the clock's row");
     let rows = rows
         .into_iter()
@@ -198,7 +198,7 @@ async fn look(store: &dyn Store) -> Seen {
     }
 }
 
-/// The answers of a batch, errors too. Asks again for what was not carried out because of others.
+/// The answers of a batch, with errors. Repeats requests that were not carried out because of others.
 async fn answers(store: &dyn Store, requests: &[Request]) -> Vec<Answer> {
     let mut answers: BTreeMap<usize, Answer> = BTreeMap::new();
     within("the store to carry out a batch", async {
@@ -218,9 +218,8 @@ async fn answers(store: &dyn Store, requests: &[Request]) -> Vec<Answer> {
     answers.into_values().collect()
 }
 
-/// The times at which the request may have been carried out, judged by what it wrote. A request that wrote
-/// nothing may have been carried out at any time: hardly any time that it compared with has passed meanwhile,
-/// so one end fits.
+/// The times at which the request may have been carried out, judged by what it wrote. For a request that wrote
+/// nothing both ends are tried: a time that it compared with hardly ever lies between them.
 fn clocks(
     request: &Request,
     (earliest, latest): (Timestamp, Timestamp),
@@ -260,7 +259,7 @@ fn is_explained(
     let was_changed = expected.as_ref().is_ok_and(|expected| expected.changed);
     let expected = expected.map(|expected| expected.outcome);
     let expected = match (expected, answer) {
-        // A successor may be told so too, where nothing is written.
+        // A successor's repeated ask that writes nothing may be answered so too.
         (Ok(Outcome::Queued { holder, .. }), Ok(Outcome::Busy(_))) if !was_changed => {
             Ok(Outcome::Busy(holder))
         }
@@ -291,8 +290,7 @@ fn remaining(outcome: &Outcome) -> Duration {
     }
 }
 
-/// The answer without what is left of the lease: it may have been read at a later clock than the row was
-/// written.
+/// The answer without the time left, which may have been read later than the row was written.
 fn timeless(mut outcome: Outcome) -> Outcome {
     match &mut outcome {
         Outcome::Granted { remaining, .. } | Outcome::Extended { remaining, .. } => {

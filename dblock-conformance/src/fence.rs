@@ -1,4 +1,4 @@
-//! The suite for drivers: how a check gets its transactions, and what a statement must do in one.
+//! The suite for drivers: the transactions of the checks, and the checks of statements.
 
 use std::future::Future;
 
@@ -96,7 +96,7 @@ macro_rules! fence_conformance {
     };
 }
 
-/// Texts that a driver might take for something else, and more of them than one digit counts.
+/// Texts that a driver might misread, and more than nine, so that placeholders have two digits.
 const TEXTS: [&str; 12] = [
     "",
     " ",
@@ -112,7 +112,7 @@ const TEXTS: [&str; 12] = [
     "last",
 ];
 
-/// Text parameters reach the database as they are, and every row comes back; an empty answer is no error.
+/// Text parameters reach the database unchanged, and all rows come back; an empty answer is not an error.
 pub async fn a_statement_answers_what_the_database_says(fixture: &impl FenceFixture) {
     let body = async |transaction: &mut dyn FenceConnection| {
         let cast = |place: usize| match transaction.database() {
@@ -139,8 +139,7 @@ pub async fn a_statement_answers_what_the_database_says(fixture: &impl FenceFixt
     fixture.transaction(body).await;
 }
 
-/// A table of the session's own tells whether the statements run in one session, how often, and what they
-/// wrote.
+/// A temporary table shows whether the statements run in one session, how often, and what they wrote.
 pub async fn a_statement_runs_once_in_the_transaction(fixture: &impl FenceFixture) {
     const ELSEWHERE: &str =
         "a statement does not see what the one before it did: they run in different sessions";
@@ -183,7 +182,7 @@ pub async fn a_statement_runs_once_in_the_transaction(fixture: &impl FenceFixtur
     fixture.transaction(body).await;
 }
 
-/// Without the code nobody knows what can be tried again.
+/// Without the code nobody can tell which errors can be tried again.
 pub async fn a_statement_that_fails_is_an_error_with_the_databases_code(fixture: &impl FenceFixture) {
     for by_query in [true, false] {
         let body = async |transaction: &mut dyn FenceConnection| {

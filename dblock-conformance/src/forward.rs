@@ -1,8 +1,8 @@
-//! Stores around another store.
+//! Stores that wrap another store.
 
-/// In an `impl Store` for a type with a field `inner: Arc<dyn Store>`: every method but `capabilities` and
-/// `apply` goes to that store. `forward_to_inner!(but listen)` leaves out `listen` too, `(but purge)`
-/// `purge`, and `(but records)` `records`.
+/// In an `impl Store` for a type with a field `inner: Arc<dyn Store>`: forwards all methods but `capabilities`
+/// and `apply` to that store. `forward_to_inner!(but listen)` leaves out `listen` too, `(but purge)` `purge`,
+/// and `(but records)` `records`.
 #[macro_export]
 macro_rules! forward_to_inner {
     () => {

@@ -1,4 +1,4 @@
-//! Local hand-overs: the tokens that a grant keeps free, and who has the lease now, which follows in the row.
+//! Local hand-overs: the tokens that a grant keeps free, and the new caller, which is written later.
 
 use std::time::Duration;
 
@@ -17,8 +17,7 @@ fn handed_over_to(fence_token: i64) -> HandedOver {
     HandedOver::new(Uuid::now_v7(), "host/1 the next caller", fence_token)
 }
 
-/// A grant keeps as many tokens free as it was asked to; however its lease ends, the next token is above
-/// them.
+/// A grant keeps as many tokens free as it was asked to. However its lease ends, the next token is above them.
 pub async fn spare_tokens_are_never_given_again(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let mut ceiling = 0;
@@ -50,7 +49,7 @@ pub async fn spare_tokens_are_never_given_again(fixture: &impl Fixture) {
     assert!(plain.fence_token > ceiling);
 }
 
-/// The acquire whose reply was lost is sent again: the same token, and no more tokens are kept free.
+/// An acquire is repeated after a lost reply: the same token, and no more tokens are kept free.
 pub async fn spare_tokens_are_kept_once(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let asker = Asker::new("once");
@@ -64,9 +63,9 @@ pub async fn spare_tokens_are_kept_once(fixture: &impl Fixture) {
     }
 }
 
-/// Extend after a local hand-over: owner, holder and token are the next caller's, the lease and its ceiling
-/// stay. Others are told of the next caller; sending it again, and later extends without it, change nothing
-/// of that.
+/// Extend after a local hand-over: owner, holder and token are the next caller's, the lease and its ceiling do
+/// not change. Others are told of the next caller. A repeated extend, and later ones without it, change none of
+/// that.
 pub async fn local_hand_over_is_written(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let first = Asker::with_holder("hand-over", "host/1 the first");
@@ -126,7 +125,7 @@ pub async fn local_hand_over_is_written(fixture: &impl Fixture) {
     );
 }
 
-/// An extend that was given up may be carried out after a later one: it extends, and names nobody.
+/// An extend that was given up may be carried out after a later one: it extends, and names no caller.
 pub async fn late_local_hand_over_is_not_written(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let first = Asker::new("late-name");
@@ -157,7 +156,7 @@ pub async fn late_local_hand_over_is_not_written(fixture: &impl Fixture) {
     }
 }
 
-/// A brief lease with its first token, and the caller that it was handed over to.
+/// A brief lease with its first token, and the caller that got it by a local hand-over.
 async fn handed_over(store: &dyn Store, name: &str) -> (Asker, i64, HandedOver) {
     for _ in 0..ROUNDS {
         let mut first = Asker::new(name);
@@ -185,7 +184,7 @@ pub async fn local_hand_over_is_named_by_a_takeover(fixture: &impl Fixture) {
     assert!(grant.fence_token > token + i64::from(SPARE));
 }
 
-/// A local hand-over of a lease that the row does not carry, or that is over: lost, and nothing is written.
+/// A local hand-over of another lease, or of one that is over: lost, and nothing is written.
 pub async fn local_hand_over_of_another_lease_changes_nothing(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let (holder, mut stranger) = (Asker::new("hand-over"), Asker::new("hand-over"));
@@ -209,7 +208,7 @@ pub async fn local_hand_over_of_another_lease_changes_nothing(fixture: &impl Fix
     refused(&stranger).await;
 }
 
-/// A revoked lease may be handed over; it is not longer for that.
+/// A revoked lease may be handed over, which does not lengthen it.
 pub async fn local_hand_over_of_a_revoked_lease_is_written(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let first = Asker::new("hand-over");
@@ -227,8 +226,8 @@ pub async fn local_hand_over_of_a_revoked_lease_is_written(fixture: &impl Fixtur
     assert_eq!((row.expire_at, row.revoked), (before.expire_at, true));
 }
 
-/// A token above those that were kept free: as many are free above it, alone and in a batch, and no later
-/// grant has them. A store that does not raise tokens promises nothing of it.
+/// A token above those that were kept free: as many above it are kept free, alone and in a batch, and no later
+/// grant has them. A store that does not raise tokens need not do so.
 pub async fn local_hand_over_above_the_ceiling_moves_it(fixture: &impl Fixture) {
     let store = fixture.store().await;
     if !store.capabilities().raises_tokens {
@@ -240,7 +239,7 @@ pub async fn local_hand_over_above_the_ceiling_moves_it(fixture: &impl Fixture) 
         .await
         .fence_token;
     let spare = i64::from(SPARE);
-    // The last of those that are free, the first above them, and far above.
+    // The last free token, the first above, and one far above.
     for step in [spare, 1, 1_000_000_000_000] {
         let before = existing(&*store, &alone.key).await;
         token += step;

@@ -1,4 +1,4 @@
-//! Extend and Release, by the holder and by everybody else.
+//! Extend and Release, by the holder and by others.
 
 use dblock::store::{Outcome, Released, Store};
 
@@ -39,7 +39,7 @@ pub async fn extend_writes_the_count_and_lengthens(fixture: &impl Fixture) {
     }
 }
 
-/// Extend with a short ttl: the count is written, the expiry stays.
+/// Extend with a short ttl: the count is written, the expiry does not change.
 pub async fn extend_never_shortens(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let asker = Asker::new("shorten");
@@ -72,7 +72,7 @@ pub async fn extend_of_another_lease_changes_nothing(fixture: &impl Fixture) {
         changes_nothing(&*store, stranger.extend(7, LONG * 2)).await,
         Outcome::Lost
     );
-    // The same chain under another lease is a stranger too.
+    // The same owner under another lease is not the holder either.
     let same_owner = Asker {
         lease_id: stranger.lease_id,
         ..holder.clone()
@@ -93,7 +93,7 @@ pub async fn extend_of_another_lease_changes_nothing(fixture: &impl Fixture) {
     );
 }
 
-/// Release by the holder: count 0 whatever it was, the rest of the row stays; a repeated one frees nothing.
+/// Release by the holder: the count is 0, the rest of the row does not change; a repeated release frees nothing.
 /// Where rows do not outlive their leases, the row is gone, and a repeated release is lost.
 pub async fn release_frees_once(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
@@ -154,7 +154,7 @@ async fn assert_powerless(store: &dyn Store, former: &Asker) {
     assert_eq!(changes_nothing(store, former.release()).await, Outcome::Lost);
 }
 
-/// Extend and Release of a lease that has expired, though nobody took it over: lost. It is never revived.
+/// Extend and Release of an expired lease that nobody took over: lost. It is never revived.
 pub async fn expired_lease_stays_lost(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let mut former = Asker::new("sticky");

@@ -21,7 +21,7 @@ async fn keys(store: &dyn Store, filter: InspectFilter) -> Vec<String> {
     rows.iter().map(|row| row.key.as_str().to_owned()).collect()
 }
 
-/// A prefix has no wildcards, no case and no accents.
+/// Characters of a prefix are no wildcards, and case and accents count.
 pub async fn inspect_compares_the_prefix_byte_by_byte(fixture: &impl Fixture) {
     let store = fixture.store().await;
     hold(
@@ -48,7 +48,7 @@ pub async fn inspect_compares_the_prefix_byte_by_byte(fixture: &impl Fixture) {
     assert_eq!(with("").await.len(), 14);
 }
 
-/// Free and expired rows are there only when they are asked for, and only where rows outlive their leases.
+/// Free and expired rows are returned only on request, and only where rows outlive their leases.
 pub async fn inspect_leaves_free_rows_out(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let (held, free, mut expired) = (Asker::new("held"), Asker::new("free"), Asker::new("expired"));
@@ -70,7 +70,7 @@ pub async fn inspect_leaves_free_rows_out(fixture: &impl Fixture) {
     );
 }
 
-/// Rows come in the order of their keys' bytes, and not more than wished.
+/// Rows come in the byte order of their keys, up to the limit.
 pub async fn inspect_orders_and_limits(fixture: &impl Fixture) {
     let store = fixture.store().await;
     hold(
@@ -88,8 +88,7 @@ pub async fn inspect_orders_and_limits(fixture: &impl Fixture) {
     );
 }
 
-/// A lock that somebody waits for comes first, then the longest held. Pages of any size, each after the last
-/// row of the one before it, have every row once.
+/// A lock with waiters comes first, then the longest held. Pages of any size have every row once.
 pub async fn inspect_shows_the_urgent_first_and_in_pages(fixture: &impl Fixture) {
     let store = fixture.store().await;
     // Granted one after the other, and not in the order of their keys.
@@ -104,7 +103,7 @@ pub async fn inspect_shows_the_urgent_first_and_in_pages(fixture: &impl Fixture)
     until_not_held(&*store, &expired.key).await;
     one(&*store, Asker::new("a").acquire_wanting(LONG)).await;
     one(&*store, Asker::new("b").queue(Duration::ZERO)).await;
-    // A place ends after some seconds in stores whose rows end by themselves.
+    // In stores whose rows end by themselves a wish ends after some seconds.
     one(&*store, Asker::new("b").acquire_wanting(LONG)).await;
 
     let mut rows = store
@@ -152,7 +151,7 @@ pub async fn inspect_shows_the_urgent_first_and_in_pages(fixture: &impl Fixture)
     }
 }
 
-/// Times are µs since the Unix epoch in UTC, and they move.
+/// Times are µs since the Unix epoch, and they advance.
 pub async fn clock_is_near_ours_and_moves(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let asker = Asker::new("clock");
@@ -169,7 +168,7 @@ pub async fn clock_is_near_ours_and_moves(fixture: &impl Fixture) {
     .await;
 }
 
-/// `migrate` and `check_schema` find everything in order, and no row is lost.
+/// A second `migrate` and `check_schema` succeed, and no row is lost.
 pub async fn migrating_again_keeps_the_rows(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let asker = Asker::new("migrate");

@@ -1,11 +1,11 @@
-//! Keys and holders are texts of their own: nothing in them is folded, cut, padded or read as SQL.
+//! Keys and holders are stored unchanged: nothing in them is folded, cut, padded or read as SQL.
 
 use dblock::store::Outcome;
 
 use super::Fixture;
 use super::context::{Asker, Grant, LONG, batch, existing, one, row};
 
-/// Keys that some database, collation or driver takes for one another.
+/// Keys that some database, collation or driver takes for each other.
 pub(super) fn look_alikes() -> Vec<String> {
     let mut keys: Vec<String> = [
         "a",
@@ -102,7 +102,7 @@ pub(super) fn look_alikes() -> Vec<String> {
     keys
 }
 
-/// Every key is a row of its own, alone and in a batch.
+/// Each of these keys has a row of its own, alone and in a batch.
 pub async fn keys_are_compared_byte_by_byte(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let askers: Vec<Asker> = look_alikes().iter().map(|key| Asker::new(key)).collect();

@@ -1,6 +1,5 @@
-//! The suite that shows that a store keeps the contract of [`Store::apply`], for the stores of [`dblock`] and
-//! for any other. **No semver promises**: a new version may have stricter checks. Use the version of your
-//! `dblock`.
+//! Tests whether a store keeps the contract of [`Store::apply`], for the stores of [`dblock`] and for any other.
+//! **No semver promises**: a new version may have stricter checks. Use the version of your `dblock`.
 //!
 //! A store's author implements [`Fixture`] and writes one line, which makes one `#[tokio::test]` per check:
 //!
@@ -25,8 +24,8 @@
 //! ```
 //!
 //! The tests need tokio with the features `macros` and `rt-multi-thread`. A check fails by panicking. Each
-//! has rows of its own, in a fresh fixture, and waits for nothing longer than [`TIMEOUT`]. Its name says what
-//! it shows; the text of its function says how. The list of [`store_conformance!`] is in two halves:
+//! has rows of its own, in a fresh fixture, and waits for nothing longer than [`TIMEOUT`]. The list of
+//! [`store_conformance!`] is in two halves:
 //!
 //! - **Directly on the store**, request by request: each line of the table of [`Store::apply`], what an
 //!   operator may do, tokens, local hand-overs, successors and the release that passes a row on, random
@@ -36,9 +35,9 @@
 //!   wake-up, tokens, keys, re-entry, release on every way out and at every await that is dropped, loss, lost
 //!   replies, operators, missing tables. The shortest lease is a second, so some of these take a few.
 //!
-//! A check of something that the store says it cannot do runs as well: it sees that the call is refused as
+//! Checks of what the store does not support run as well: the call must be refused as
 //! [`Unsupported`](dblock::store::StoreErrorKind::Unsupported), or answered as
-//! [`Capabilities`](dblock::store::Capabilities) says, and that nothing else is touched by that.
+//! [`Capabilities`](dblock::store::Capabilities) says, and change nothing else.
 //!
 //! # For a driver
 //! [`fence_conformance!`], with the feature `fence`, is the suite for implementations of
@@ -46,8 +45,8 @@
 //! driver.
 //!
 //! # For a store
-//! `examples/custom_store` is a small store that passes, with a text on how to write one. Run the suite with
-//! the store's servers under load, too: its checks of times have wide bounds.
+//! `examples/custom_store` is a small store that passes, with a text on how to write one. Run the suite under
+//! load too: its bounds for times are wide.
 
 #![allow(clippy::missing_panics_doc, reason = "a check fails by panicking")]
 
@@ -109,37 +108,35 @@ pub use self::wanted::*;
 #[doc(hidden)]
 pub use dblock;
 
-/// One fresh set of rows, apart from those of every other fixture: a table, file or prefix of its own.
+/// A fresh set of rows: a table, file or prefix that no other fixture uses.
 pub trait Fixture: Sync {
-    /// A new handle on the rows, independent of the others like another process, with its tables made.
+    /// A new handle on the rows, independent of the others like another process. Its tables exist.
     fn store(&self) -> impl Future<Output = Arc<dyn Store>> + Send;
 
-    /// A new handle on another place, the same one each time, where no tables have been made. `None`, the
-    /// default, for a store that needs none.
+    /// A new handle on another place, the same one each time, that has no tables. `None`, the default, for a
+    /// store that needs none.
     fn bare(&self) -> impl Future<Output = Option<Arc<dyn Store>>> + Send {
         std::future::ready(None)
     }
 
-    /// Writes rows past the contract, in every column, in the place of those with the same keys. For
-    /// [`random_requests_are_carried_out_by_the_rules`], which starts from rows in any state then. `false`,
-    /// the default, where that cannot be done.
+    /// Writes whole rows, past the contract, over those with the same keys, so that
+    /// [`random_requests_are_carried_out_by_the_rules`] starts from rows in any state. `false`, the default, if
+    /// the fixture cannot do that.
     fn place(&self, rows: &[LockRow]) -> impl Future<Output = bool> + Send {
         let _ = rows;
         std::future::ready(false)
     }
 
-    /// Whether a store that has wake-ups hears them here. `false` is for places such as behind a pooler. The
-    /// store learns there only from its own `listen` that it hears nothing, and `listen` must then end as
-    /// unsupported.
+    /// Whether wake-ups arrive here, if the store has them. `false` behind a pooler, for example: there `listen`
+    /// must end as unsupported.
     fn hears(&self) -> bool {
         true
     }
 
-    /// Whether a key is one row. `false` is for a store that keeps a key in two, as a
-    /// `ShardedStore` does while it moves. Then three checks expect something else.
-    /// [`random_requests_are_carried_out_by_the_rules`] is left out, because the rules are those of one row.
-    /// The owner of a lease that was passed on has to ask, and may get a larger token. A pass-on is told as a
-    /// release.
+    /// Whether a key is one row. `false` for a store that keeps a key in two rows, as a
+    /// `ShardedStore` does while it moves. Then
+    /// [`random_requests_are_carried_out_by_the_rules`], whose rules are for one row, is left out; the owner of a
+    /// lease that was passed on must ask, and may get a larger token; and a pass-on is told as a release.
     fn one_row(&self) -> bool {
         true
     }

@@ -1,5 +1,5 @@
-//! Wake-ups: a store that can tells of every release of a key for which its own acquires wait; one that cannot
-//! says so.
+//! Wake-ups: a store that has them reports every release of a key for which its own acquires wait. A store
+//! without them says so.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,9 +28,9 @@ pub(super) async fn listening(
     (told, task)
 }
 
-/// Two listeners that have asked hear of each release, alone and in a batch, whatever its key looks like. Other
-/// writes of the row before it change nothing. Without the capability, or where nothing is heard, `listen` ends
-/// at once, as unsupported.
+/// Two listeners that have asked hear of each release, alone and in a batch, for any key. Other writes of the row
+/// before the release change nothing. Without the capability, or where no wake-ups arrive, `listen` ends at once
+/// as unsupported.
 pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
     let store = fixture.store().await;
     if !(store.capabilities().wake_ups && fixture.hears()) {
@@ -86,21 +86,21 @@ pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
     }
 }
 
-/// Listeners that have asked hear who has a row that was passed on, alone and in a batch beside one that was
-/// freed. A key whose successor has lapsed is told as freed.
+/// Listeners that have asked hear who got a row that was passed on, alone and in a batch beside one that was
+/// freed. A key whose successor has lapsed is reported as freed.
 pub async fn passed_on_rows_are_told(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let can = store.capabilities();
     if !(can.wake_ups && can.queues && can.clock && fixture.hears()) {
         return;
     }
-    // Of the successor's process, and of another one that waits.
+    // Listeners of the successor's process and of another one that waits.
     let (own, others) = (listening(Arc::clone(&other)).await, fixture.store().await);
     let mut listeners = [own, listening(Arc::clone(&others)).await];
     let mut expected = BTreeMap::new();
     let mut releases = Vec::new();
     for n in 0..6 {
-        // As long as a key may be, and of characters that need care.
+        // A key of full length, with characters that need care.
         let name = format!("'{n}\\\"\u{1f512} {}", "n".repeat(240));
         let (holder, next) = queued(&*other, &name).await;
         expected.insert(holder.key.clone(), fixture.one_row().then_some(next));

@@ -8,7 +8,7 @@ use super::context::{
     granted_briefly, key, one, revoke, row, until_not_held,
 };
 
-/// Extend of a revoked lease: the holder is told and its count written, but the lease is not longer.
+/// Extend of a revoked lease: the holder is told and its count written, but the lease is not lengthened.
 pub async fn revoked_lease_is_not_lengthened(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let asker = Asker::new("revoked");

@@ -15,7 +15,7 @@ const PASSED_ON: Outcome = Outcome::Released(Released::PassedOn);
 
 const FREED: Outcome = Outcome::Released(Released::Freed);
 
-/// A key that was passed on: who had it, and who has it now, for [`NEXT_TTL`].
+/// A key that was passed on: its former holder, and its holder for [`NEXT_TTL`].
 async fn passed_on(store: &dyn Store, name: &str) -> (Asker, Asker) {
     let (holder, next) = queued(store, name).await;
     assert_eq!(one(store, holder.release()).await, PASSED_ON);
@@ -45,14 +45,14 @@ fn assert_passed_on(before: &LockRow, after: &LockRow, to: &Asker) {
     assert_eq!(*after, expected);
 }
 
-/// Release by the holder: the successor holds the row in its place, whatever the count was, with a token
-/// above the ceiling and not revoked. The former holder is powerless.
+/// Release by the holder, with any count: the successor holds the row, with a token above the ceiling and not
+/// revoked. The former holder can change nothing.
 pub async fn release_passes_the_row_on(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;
     }
     let (store, other) = (fixture.store().await, fixture.store().await);
-    // The ceiling is behind the clock, and ahead of it.
+    // With the ceiling below the clock and above it.
     for spare in [0, u32::MAX] {
         let name = format!("spare {spare}");
         let (holder, next) = (Asker::new(&name), Asker::with_holder(&name, "host/2 next"));
@@ -70,8 +70,8 @@ pub async fn release_passes_the_row_on(fixture: &impl Fixture) {
     }
 }
 
-/// Acquire by the lease that the row was passed on to, as after a lost wake-up: the same token, the same
-/// expiry. It extends the lease to its whole length.
+/// Acquire by the lease that the row was passed on to, as after a lost wake-up: the same token, and the lease has
+/// its whole length.
 pub async fn successor_that_asks_after_the_release_is_granted(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;
@@ -133,7 +133,7 @@ pub async fn tokens_grow_over_every_pass_on(fixture: &impl Fixture) {
         for step in 0.. {
             let next = Asker::new("again");
             if !fixture.one_row() {
-                // Only who asks has the other row too.
+                // Only an ask takes the second row too.
                 one(&*store, holder.acquire(LONG)).await;
             }
             let before = existing(&*store, &next.key).await;
@@ -157,7 +157,7 @@ pub async fn tokens_grow_over_every_pass_on(fixture: &impl Fixture) {
     panic!("nobody passes a lease on within {NEXT_TTL:?}");
 }
 
-/// Release by the holder when the successor's time is over: the key is free, and nobody is next.
+/// Release by the holder when the successor's time is over: the key is free, without a successor.
 pub async fn release_frees_behind_a_lapsed_successor(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;
@@ -209,7 +209,7 @@ pub async fn batches_pass_on_free_and_withdraw(fixture: &impl Fixture) {
                 Outcome::Granted { .. },
                 Outcome::Queued { holder: second, .. },
                 Outcome::Busy(third),
-                // Nothing is written: `Busy` will do.
+                // Nothing is written, so `Busy` is right too.
                 Outcome::Queued { holder: fourth, .. } | Outcome::Busy(fourth),
                 Outcome::Busy(fifth),
                 Outcome::Lost,

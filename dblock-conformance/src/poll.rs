@@ -10,13 +10,13 @@ use std::time::Duration;
 pub enum DropWhen {
     /// While it still waits.
     Waiting,
-    /// When it was woken, before it could look: what it waited for is there and nobody takes it.
+    /// When it was woken, before its next poll: nobody takes what it waited for.
     Woken,
-    /// So much later, without looking: what is on its way meanwhile arrives, and nobody takes it.
+    /// So much later, without a poll: nobody takes what arrives meanwhile.
     Later(Duration),
 }
 
-/// Polls `future` at most `polls` times and drops it then. Its value if it was done before.
+/// Polls `future` at most `polls` times and drops it. Returns its value if it was done before.
 pub async fn drop_after<F: Future>(future: F, polls: usize, when: DropWhen) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut left = polls;

@@ -1,5 +1,5 @@
-//! Purge: rows that nobody has used for long enough go, no other row does, and tokens grow all the same. A
-//! store that drops such rows by itself does nothing here.
+//! Purge: deletes rows that nobody has used for long enough, and no others; tokens grow all the same. A store
+//! that drops such rows by itself does nothing.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::context::{
     Asker, BRIEF, LONG, ROUNDS, SHORT, existing, granted, granted_briefly, key, one, row, until,
 };
 
-/// Purges the whole table, a few rows at a step. How many rows went.
+/// Purges the whole table, a few rows at a step. Returns how many rows were deleted.
 async fn purge_all(store: &dyn Store, idle: Duration) -> u64 {
     let mut rows = 0;
     let mut after: Option<Key> = None;
@@ -25,7 +25,7 @@ async fn purge_all(store: &dyn Store, idle: Duration) -> u64 {
     }
 }
 
-/// Takes and releases keys, and waits until the leases that they had would have ended.
+/// Takes and releases keys, and waits until their leases would have ended.
 async fn leave(store: &dyn Store, askers: &mut [Asker]) {
     for asker in &mut *askers {
         granted_briefly(store, asker, SHORT, 0).await;
@@ -36,7 +36,7 @@ async fn leave(store: &dyn Store, askers: &mut [Asker]) {
     }
 }
 
-/// The same with a key that somebody wants.
+/// The same with a key that a caller waits for.
 async fn leave_wanted(store: &dyn Store, name: &str) {
     for _ in 0..ROUNDS {
         let (mut wanted, waiter) = (Asker::new(name), Asker::new(name));
@@ -67,8 +67,7 @@ async fn keys(store: &dyn Store) -> Vec<String> {
     rows.iter().map(|row| row.key.as_str().to_owned()).collect()
 }
 
-/// For a store that drops unused rows by itself: a purge answers that there is nothing to do, and does
-/// nothing.
+/// In a store that drops unused rows by itself a purge finds nothing to do.
 async fn does_nothing(store: &dyn Store) {
     let mut former = Asker::new("released");
     leave(store, std::slice::from_mut(&mut former)).await;
@@ -77,7 +76,7 @@ async fn does_nothing(store: &dyn Store) {
         assert_eq!(step.expect("it has nothing to do"), Purged::default());
     }
     if store.capabilities().former_leases {
-        // The row is there: it still knows its last lease.
+        // The row still names its last lease.
         assert_eq!(one(store, former.acquire(LONG)).await, Outcome::Lost);
     }
 }
@@ -93,7 +92,7 @@ pub async fn purge_takes_only_idle_rows(fixture: &impl Fixture) {
 
     leave_wanted(&*store, "wanted").await;
 
-    // The tokens that it kept free reach far beyond the clock.
+    // Its free tokens reach far beyond the clock.
     let mut ahead = Asker::new("ahead");
     granted_briefly(&*store, &mut ahead, SHORT, u32::MAX).await;
     one(&*store, ahead.release()).await;
@@ -119,7 +118,7 @@ pub async fn purge_takes_only_idle_rows(fixture: &impl Fixture) {
     assert_eq!(purge_all(&*other, Duration::ZERO).await, 0, "and it is done");
 }
 
-/// A step looks at no more rows than it may, behind the key that it is given, and says where to go on.
+/// A step reads no more rows than its limit, after the given key, and says where to go on.
 pub async fn purge_goes_in_steps(fixture: &impl Fixture) {
     let store = fixture.store().await;
     if !store.capabilities().purge {
@@ -146,7 +145,7 @@ pub async fn purge_goes_in_steps(fixture: &impl Fixture) {
     assert_eq!(keys(&*store).await, ["a", "c"]);
 }
 
-/// The first token after a purge is larger than the last before, and nobody's late request finds a row.
+/// The first token after a purge is larger than the last before, and late requests find no row.
 pub async fn tokens_grow_over_a_purge(fixture: &impl Fixture) {
     let store = fixture.store().await;
     if !store.capabilities().purge {

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use super::Fixture;
 use super::context::{Asker, Grant, LONG, batch, granted, one, within};
 
-/// How many hold one key, and the tokens in the order of their grants.
+/// How many askers hold one key, and the tokens in the order of their grants.
 #[derive(Default)]
 struct Room {
     inside: AtomicUsize,
@@ -112,7 +112,7 @@ pub async fn crossing_batches_exclude_each_other(fixture: &impl Fixture) {
                 if racer % 2 == 1 {
                     askers.reverse();
                 }
-                // Each key is entered once in a round: what was busy is asked for again.
+                // Busy keys are asked for again, until each was entered once in the round.
                 while !askers.is_empty() {
                     let acquires: Vec<_> = askers.iter().map(|(_, asker)| asker.acquire(LONG)).collect();
                     let outcomes = batch(&*store, &acquires).await;
@@ -180,7 +180,7 @@ pub async fn fresh_keys_are_granted_once(fixture: &impl Fixture) {
     }
 }
 
-/// The same acquire arrives over two handles at once: one grant, told twice.
+/// The same acquire arrives over two handles at once: one grant, answered twice.
 pub async fn repeated_requests_from_two_handles_agree(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     for round in 0..20 {

@@ -1,5 +1,5 @@
-//! Records of runs: each write needs the version that was read, what succeeded is final, and the outcome is
-//! written together with the end of the lease. A store that keeps no records passes.
+//! Records of runs: each write needs the version that was read, a success is final, and the outcome is written
+//! together with the end of the lease. A store that keeps no records passes.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use dblock::store::{
 use uuid::Uuid;
 
 use super::Fixture;
-use super::context::{Asker, LONG, SHORT, changed, existing, granted, insist, key, one, row, until_not_held};
+use super::context::{Asker, LONG, SHORT, changed, existing, granted, key, one, retry, row, until_not_held};
 
-/// For how long the records of these checks are remembered: over at once, or not during a check.
+/// How long the records of these checks are remembered: not at all, or for the whole check.
 const KEEPS: [Duration; 2] = [Duration::ZERO, LONG];
 
 const STATES: [RecordState; 3] = [
@@ -38,7 +38,7 @@ pub(super) fn entry(state: RecordState, fence_token: i64, attempts: u32) -> Reco
 }
 
 pub(super) async fn read(records: &dyn Records, key: &Key) -> Option<Record> {
-    insist(|| records.read(key)).await
+    retry(|| records.read(key)).await
 }
 
 /// The record without the clock.
@@ -50,7 +50,7 @@ fn timeless(record: Option<Record>) -> Option<Record> {
 }
 
 async fn write(records: &dyn Records, write: &RecordWrite) -> bool {
-    insist(|| records.write(write)).await
+    retry(|| records.write(write)).await
 }
 
 pub(super) async fn change(records: &dyn Records, key: &Key, change: RecordChange) -> bool {
@@ -86,7 +86,7 @@ pub async fn record_writes_are_carried_out_by_the_rules(fixture: &impl Fixture) 
         let mut expected = before
             .as_ref()
             .map_or(entry(STATES[0], 1, 1).version(), Record::version);
-        // Half of the writers have read another version, which differs in one thing.
+        // Half of the writers expect another version, which differs in one column.
         match fastrand::u8(..6) {
             0 => expected.fence_token = 3 - expected.fence_token,
             1 => expected.attempts = 3 - expected.attempts,
@@ -100,7 +100,7 @@ pub async fn record_writes_are_carried_out_by_the_rules(fixture: &impl Fixture) 
         };
         let done = write(records, &RecordWrite::new(key.clone(), change.clone())).await;
         let after = read(other, key).await;
-        // When it was written, as far as that can be seen.
+        // The clock of the write, if the record shows it.
         let clock = after.as_ref().map_or(Timestamp::EPOCH, |record| {
             record.started_at.max(record.finished_at)
         });
@@ -182,7 +182,7 @@ pub async fn record_is_written_by_one_of_two(fixture: &impl Fixture) {
     }
 }
 
-/// A write without a lease is carried out whoever holds the key, and leaves the row as it is.
+/// A write without a lease is carried out whoever holds the key, and does not change the row.
 pub async fn record_without_a_lease_leaves_the_row(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
@@ -207,7 +207,7 @@ pub async fn record_without_a_lease_leaves_the_row(fixture: &impl Fixture) {
     }
 }
 
-/// An insertion, a replacement and a deletion, each of what the one before it has left.
+/// An insertion, a replacement and a deletion, one after the other.
 fn changes(token: i64) -> [RecordChange; 3] {
     let begun = entry(RecordState::Processing, token, 1);
     let failed = entry(RecordState::Failed, token, 1);
@@ -219,7 +219,7 @@ fn changes(token: i64) -> [RecordChange; 3] {
     ]
 }
 
-/// The outcome frees the row of the lease that it names, together with its successor, if that lease holds it.
+/// The outcome frees the row, with its successor, if the lease that it names holds it.
 pub async fn record_ends_the_lease_that_it_names(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
@@ -316,7 +316,7 @@ pub async fn record_is_written_under_the_lease_that_it_needs(fixture: &impl Fixt
     assert!(!write(records, &insert).await, "expired");
 }
 
-/// Writes that need a lease, beside the release of that lease: none is left when both are over.
+/// Writes that need a lease, beside the release of that lease: when both have ended, no record is left.
 pub async fn record_is_not_written_after_its_lease_was_released(fixture: &impl Fixture) {
     let stores = [fixture.store().await, fixture.store().await];
     let Some(records) = stores[0].records() else {
@@ -332,7 +332,7 @@ pub async fn record_is_not_written_after_its_lease_was_released(fixture: &impl F
             holder.lease_id,
         );
         let undo = RecordChange::Delete(written.version());
-        // A row that the other one has locked is asked for again, however often.
+        // The write is repeated while the release has the row locked.
         let write = async {
             loop {
                 match records.write(&begin).await {
@@ -366,7 +366,7 @@ pub async fn record_of_a_success_is_final(fixture: &impl Fixture) {
         assert!(!change(records, &key, again).await, "{state:?}");
         assert_eq!(timeless(read(records, &key).await), before);
     }
-    // It is corrected by another success, whose token is larger; and that one too, by a third.
+    // Another success with a larger token corrects it, and a third corrects that one.
     let mut corrected = entry(RecordState::Succeeded, 2, 1);
     corrected.result = Some("2".into());
     assert!(
@@ -404,7 +404,7 @@ pub async fn record_of_a_success_is_final(fixture: &impl Fixture) {
     );
 }
 
-/// Records that are read together are those that are read alone, in the order of the keys.
+/// Records that are read together are the same as read alone, in the order of the keys.
 pub async fn records_are_read_together_as_alone(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
@@ -420,7 +420,7 @@ pub async fn records_are_read_together_as_alone(fixture: &impl Fixture) {
         alone.push(timeless(read(records, key).await));
     }
     assert_eq!(alone.iter().flatten().count(), 3);
-    let together = insist(|| Box::pin(async { records.read_all(&keys).await.into_iter().collect() })).await;
+    let together = retry(|| Box::pin(async { records.read_all(&keys).await.into_iter().collect() })).await;
     let together: Vec<_> = Vec::into_iter(together).map(timeless).collect();
     assert_eq!(together, alone);
 }
@@ -438,7 +438,7 @@ pub async fn records_are_listed_by_prefix_and_state(fixture: &impl Fixture) {
         assert!(change(records, &key(name), RecordChange::Insert(entry(state, 1, 1))).await);
     }
     let list = async |filter: RecordFilter| {
-        let found = insist(|| records.list(&filter)).await;
+        let found = retry(|| records.list(&filter)).await;
         found
             .iter()
             .map(|record| record.key.as_str().to_owned())
@@ -456,7 +456,7 @@ pub async fn records_are_listed_by_prefix_and_state(fixture: &impl Fixture) {
     assert_eq!(list(failed).await, ["lisT:d", "list%c", "list:b"]);
 }
 
-/// Records that are no longer remembered go, in steps, and what is processing stays.
+/// A purge deletes records that are no longer remembered, in steps, and none that is processing.
 pub async fn purge_of_records_spares_what_is_processing(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
@@ -469,7 +469,7 @@ pub async fn purge_of_records_spares_what_is_processing(fixture: &impl Fixture) 
     }
     let (mut gone, mut after) = (0, None);
     loop {
-        let step = insist(|| records.purge(after.as_ref(), 2)).await;
+        let step = retry(|| records.purge(after.as_ref(), 2)).await;
         assert!(step.rows <= 2, "{step:?}");
         gone += step.rows;
         match step.next {
@@ -478,7 +478,7 @@ pub async fn purge_of_records_spares_what_is_processing(fixture: &impl Fixture) 
         }
     }
     let filter = RecordFilter::new().prefix("purge ");
-    let left = insist(|| records.list(&filter)).await;
+    let left = retry(|| records.list(&filter)).await;
     let left: Vec<_> = left.iter().map(|record| record.key.as_str()).collect();
     assert_eq!(left, ["purge 0", "purge 3", "purge 4", "purge 5"]);
     assert_eq!(gone, 2);
@@ -495,5 +495,5 @@ pub async fn missing_records_name_the_remedy(fixture: &impl Fixture) {
     let begin = RecordWrite::new(key, RecordChange::Insert(entry(RecordState::Processing, 1, 1)));
     let error = records.write(&begin).await.expect_err("there is no table");
     assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}");
-    assert_eq!(insist(|| records.purge(None, 10)).await.rows, 0);
+    assert_eq!(retry(|| records.purge(None, 10)).await.rows, 0);
 }

@@ -52,7 +52,7 @@ fn recorded(outcome: &Outcome) -> (i64, bool) {
     }
 }
 
-/// A record is begun by the acquire that is granted, with the token of its lease, and by no other.
+/// The acquire that is granted begins a record, with the token of its lease; no other acquire does.
 pub async fn record_begins_with_the_grant(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
@@ -100,8 +100,7 @@ pub async fn record_begins_with_the_grant(fixture: &impl Fixture) {
     assert_eq!((record.error, record.finished_at), (None, Timestamp::EPOCH));
 }
 
-/// A release takes back what its lease has begun, even if the lease has expired or is passed on, and nothing
-/// else.
+/// A release takes back what its lease began, even if the lease has expired or is passed on, and nothing else.
 pub async fn record_is_taken_back_with_the_release(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
@@ -140,7 +139,7 @@ pub async fn record_is_taken_back_with_the_release(fixture: &impl Fixture) {
     one(&*store, freed.release().with_record(delete.clone())).await;
     assert_eq!(read(&*store, &freed.key).await, None);
 
-    // Another lease has begun it meanwhile, and then another attempt.
+    // Meanwhile another lease has begun the record, and then another attempt.
     let late = Asker::new("not taken back");
     granted(&*store, late.acquire(SHORT).with_record(begin.clone())).await;
     until_not_held(&*store, &late.key).await;
@@ -163,7 +162,7 @@ pub async fn record_is_taken_back_with_the_release(fixture: &impl Fixture) {
         "the record is another one's"
     );
 
-    // The failure of before is there again.
+    // The former failure is back.
     of_lease.attempts = 2;
     let again = Asker::new("fails again");
     write(records, &again.key, RecordChange::Insert(failed(1, token))).await;
@@ -176,7 +175,7 @@ pub async fn record_is_taken_back_with_the_release(fixture: &impl Fixture) {
     assert_eq!(record.error, failed(1, 1).error);
 }
 
-/// A batch of keys with records and without, old ones and new ones.
+/// A batch of new and old keys, with records and without.
 pub async fn record_of_each_key_of_a_batch_is_begun(fixture: &impl Fixture) {
     let store = fixture.store().await;
     if store.records().is_none() {
@@ -260,7 +259,7 @@ pub async fn record_changes_with_requests_by_the_rules(fixture: &impl Fixture) {
             std::mem::discriminant(&outcome),
             "step {step}: {request:?} was answered with {answer:?} instead of {outcome:?}"
         );
-        // A new token is the clock's.
+        // A new token shows the clock.
         let change = match &answer {
             Outcome::Granted { fence_token, .. } => {
                 let of_lease = request.record.as_ref();
@@ -299,7 +298,7 @@ pub async fn record_changes_with_requests_by_the_rules(fixture: &impl Fixture) {
     let _ = existing(&*stores[0], &askers[0].key).await;
 }
 
-/// A record without what depends on the moment of its last write.
+/// A record without the times of its last write.
 fn timeless(record: &Record) -> (RecordVersion, Option<String>, Option<String>, bool) {
     let ended = record.finished_at != Timestamp::EPOCH;
     (

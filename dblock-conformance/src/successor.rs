@@ -11,8 +11,8 @@ use super::context::{
     force_release, granted, granted_briefly, one, revoke, until, until_not_held,
 };
 
-/// Whether the store queues, by a clock of its own; the checks of `clockless` are for the others. Where it
-/// does not queue, asking for a place is answered as busy, and a release frees the key.
+/// Whether the store has successors, by a clock of its own; `clockless` checks the others. A store without
+/// successors answers a request for that with `Busy`, and a release frees the key.
 pub(super) async fn queues(fixture: &impl Fixture) -> bool {
     let store = fixture.store().await;
     let can = store.capabilities();
@@ -48,7 +48,7 @@ pub(super) fn queued_behind(outcome: Outcome) -> (Holder, Duration) {
     }
 }
 
-/// The holder, as told to the successor that asks again: where nothing is written, `Busy` will do.
+/// The holder in the answer to a successor that asks again. If nothing is written, `Busy` is right too.
 #[track_caller]
 fn still_behind(outcome: Outcome) -> Holder {
     match outcome {
@@ -85,7 +85,7 @@ pub(super) async fn queued(store: &dyn Store, name: &str) -> (Asker, Asker) {
     (holder, next)
 }
 
-/// The same with a successor that is not live any more. Somebody else waits for long.
+/// The same with a lapsed successor. Another caller has waited for long.
 pub(super) async fn lapsed(store: &dyn Store, name: &str) -> (Asker, Asker) {
     let (holder, next) = (Asker::new(name), Asker::new(name));
     granted(store, holder.acquire(LONG)).await;
@@ -98,7 +98,7 @@ pub(super) async fn lapsed(store: &dyn Store, name: &str) -> (Asker, Asker) {
     (holder, next)
 }
 
-/// The same with a holder that has expired and a successor that is live.
+/// The same with an expired holder and a live successor.
 async fn queued_behind_the_dead(store: &dyn Store, name: &str) -> (Asker, Asker) {
     for _ in 0..ROUNDS {
         let (mut holder, next) = (Asker::new(name), Asker::new(name));
@@ -116,8 +116,8 @@ async fn queued_behind_the_dead(store: &dyn Store, name: &str) -> (Asker, Asker)
     panic!("nobody waits behind a lease of {BRIEF:?}");
 }
 
-/// Acquire with `queue` of a row that another lease holds: the row names the request as next. Of its ttl, a
-/// release passes on no more than [`NEXT_TTL`].
+/// Acquire with `queue` of a row that another lease holds: the row names the request as its successor. A release
+/// passes on no more than [`NEXT_TTL`] of its ttl.
 pub async fn busy_acquire_becomes_the_successor(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;
@@ -167,7 +167,7 @@ pub async fn busy_acquire_becomes_the_successor(fixture: &impl Fixture) {
     }
 }
 
-/// Acquire without `queue`, or without the time to queue for: busy, and the row names nobody.
+/// Acquire without `queue`, or without a time to queue for: busy, and the row names no successor.
 pub async fn busy_acquire_without_queue_is_no_successor(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let (holder, waiter) = (Asker::new("plain"), Asker::new("plain"));
@@ -178,8 +178,8 @@ pub async fn busy_acquire_without_queue_is_no_successor(fixture: &impl Fixture) 
     assert_eq!(existing(&*store, &holder.key).await.next, None);
 }
 
-/// The successor asks again, with `queue` and without: its time in the queue and the end of its place are
-/// never for the worse.
+/// The successor asks again, with `queue` and without: it never loses waiting time, and its time as the
+/// successor never gets shorter.
 pub async fn successor_that_asks_again_keeps_its_place(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;
@@ -209,7 +209,7 @@ pub async fn successor_that_asks_again_keeps_its_place(fixture: &impl Fixture) {
     assert_about(longer, 3 * LONG);
 }
 
-/// A lease that has waited less, as long, or less than [`QUEUE_AHEAD`] longer: busy, and the successor stays.
+/// A lease that has waited less, as long, or less than [`QUEUE_AHEAD`] longer: busy, with the same successor.
 pub async fn successor_stays_before_who_came_at_about_the_same_time(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;
@@ -227,8 +227,8 @@ pub async fn successor_stays_before_who_came_at_about_the_same_time(fixture: &im
     }
 }
 
-/// A lease that has waited [`QUEUE_AHEAD`] longer takes the successor's place. The former successor is told
-/// that the key is busy.
+/// A lease that has waited [`QUEUE_AHEAD`] longer becomes the successor. The former one is told that the key is
+/// busy.
 pub async fn successor_that_came_later_is_replaced(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;
@@ -247,7 +247,7 @@ pub async fn successor_that_came_later_is_replaced(fixture: &impl Fixture) {
     assert_eq!(changes_nothing(&*store, late.release()).await, Outcome::Lost);
 }
 
-/// A successor whose time is over: its own ask is a busy one, and anybody may take its place.
+/// A successor whose time is over is told that the key is busy, and anybody may become the successor.
 pub async fn lapsed_successor_is_replaced_by_anybody(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;
@@ -266,8 +266,8 @@ pub async fn lapsed_successor_is_replaced_by_anybody(fixture: &impl Fixture) {
     assert!(next_of(&row).until > row.now);
 }
 
-/// Release by the successor, live or lapsed: withdrawn, and the holder's part of the row stays. A second one
-/// is lost, and the holder's own release frees.
+/// Release by the successor, live or lapsed: withdrawn, and the holder's part of the row does not change. A
+/// second release is lost, and the holder's own release frees the key.
 pub async fn successor_withdraws(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;
@@ -296,7 +296,7 @@ pub async fn successor_withdraws(fixture: &impl Fixture) {
     }
 }
 
-/// Extends and revokes change the holder's part of the row and leave the successor alone.
+/// Extends and revokes change the holder's part of the row and not the successor's.
 pub async fn extend_and_revoke_leave_the_successor(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;
@@ -324,7 +324,7 @@ pub async fn extend_and_revoke_leave_the_successor(fixture: &impl Fixture) {
     assert_eq!((named.owner, named.fence_token), (to.owner, to.fence_token));
 }
 
-/// An expired row is anybody's, and who takes it has no successor.
+/// Anybody may take an expired row, which then has no successor.
 pub async fn takeover_clears_the_successor(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;
@@ -342,7 +342,7 @@ pub async fn takeover_clears_the_successor(fixture: &impl Fixture) {
     }
 }
 
-/// Force-release frees the key for anybody: nobody is next.
+/// Force-release frees the key, without a successor.
 pub async fn force_release_clears_the_successor(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;

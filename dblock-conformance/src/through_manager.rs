@@ -20,8 +20,8 @@ mod operators;
 mod reentry;
 mod release;
 mod resent;
+mod setup;
 mod sharing;
-mod site;
 mod tokens;
 mod waiting;
 

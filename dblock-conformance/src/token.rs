@@ -28,8 +28,8 @@ pub async fn tokens_grow_over_every_change_of_owner(fixture: &impl Fixture) {
     }
 }
 
-/// Grants that follow each other faster than the clock ticks: the ceiling runs ahead of the clock, and each
-/// token is larger all the same. Holding the key longer does not change the token.
+/// Grants faster than the clock ticks: the ceiling runs ahead of the clock, and each token is larger all the
+/// same. A longer hold does not change the token.
 pub async fn quick_grants_have_different_tokens(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let mut last = 0;

@@ -1,4 +1,4 @@
-//! `wanted_until`: how somebody who waits tells the holder.
+//! `wanted_until`: tells the holder that a caller waits.
 
 use dblock::store::clock::Timestamp;
 use dblock::store::{Outcome, Released};
@@ -8,7 +8,7 @@ use super::context::{
     Asker, LONG, SHORT, assert_about, changed, changes_nothing, existing, granted, one, until,
 };
 
-/// A busy acquire writes that it waits, only ever further into the future, and nothing else.
+/// A busy acquire writes until when it waits, never an earlier time, and nothing else.
 pub async fn wanted_is_only_extended(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let holder = Asker::new("wanted");
@@ -33,18 +33,18 @@ pub async fn wanted_is_only_extended(fixture: &impl Fixture) {
 
     changes_nothing(&*other, waiter.acquire_wanting(LONG / 2)).await;
     changes_nothing(&*other, waiter.acquire(LONG)).await;
-    // Much longer: a store may leave a wish alone of which half is left.
+    // Much longer, because a store need not lengthen a wish of which half is left.
     one(&*other, Asker::new("wanted").acquire_wanting(LONG * 3)).await;
     let last = existing(&*store, &holder.key).await;
     assert_about(last.wanted_until.since(last.now), LONG * 3);
 }
 
-/// A reply to who holds the lock says whether somebody waits, and a grant leaves the others waiting.
+/// A reply to the holder says whether others wait, and a grant does not clear the others' wish.
 pub async fn wanted_is_reported_to_the_holder(fixture: &impl Fixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let holder = Asker::new("wanted");
     granted(&*store, holder.acquire(LONG)).await;
-    // Asking for a key that one holds is not waiting for it.
+    // The holder's own ask is no wish.
     assert!(!granted(&*store, holder.acquire_wanting(LONG)).await.wanted);
     one(&*other, Asker::new("wanted").acquire_wanting(LONG)).await;
 
@@ -72,7 +72,7 @@ pub async fn wanted_is_reported_to_the_holder(fixture: &impl Fixture) {
     }
 }
 
-/// Nobody waits any more when the time is over.
+/// A wish ends when its time is over.
 pub async fn wanted_runs_out(fixture: &impl Fixture) {
     let store = fixture.store().await;
     let holder = Asker::new("wanted");

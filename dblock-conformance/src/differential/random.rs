@@ -1,4 +1,4 @@
-//! Rows and requests of any kind.
+//! Random rows and requests.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const HOLDERS: [&str; 3] = ["host/1 one", "host/2 'two' \\\"", "h\u{f6}st/\u{1f5
 
 const SPARE: [u32; 3] = [0, 50, u32::MAX];
 
-/// The numbers of a seed. Few leases and owners, so that they meet again.
+/// The numbers of a seed. Few leases and owners, so that each occurs often.
 pub(super) struct Random {
     numbers: Rng,
     leases: [Uuid; 5],
@@ -55,20 +55,20 @@ impl Random {
         *self.one_of(&owners)
     }
 
-    /// One of the few that is not `other`.
+    /// A lease that is not `other`.
     fn lease_but(&mut self, other: Uuid) -> Uuid {
         let leases: Vec<Uuid> = self.leases.into_iter().filter(|&lease| lease != other).collect();
         *self.one_of(&leases)
     }
 
-    /// A row in any state, without its clock; even as a program of another version may leave it.
+    /// A row in any state, without its clock. It may be one that only another version of dblock leaves.
     pub(super) fn row(&mut self, key: &Key, now: Timestamp) -> LockRow {
         let now = now.as_micros();
         let later = |random: &mut Self, millis: &[i64]| now + 1_000 * random.one_of(millis);
         let reentrant_count = *self.one_of(&[0, 1, 1, 3]);
         let lease_id = self.lease_but(Uuid::nil());
         let fence_token = match self.numbers.u32(..16) {
-            // The last tokens there are.
+            // The largest tokens.
             0 => i64::MAX - self.numbers.i64(0..4),
             1..8 => 1,
             _ => later(self, &[-10_000, 600_000]),
@@ -104,14 +104,14 @@ impl Random {
         }
     }
 
-    /// A request of somebody that `row` names, or of anybody.
+    /// A request, often by a lease that `row` names.
     pub(super) fn request(&mut self, key: &Key, row: Option<&LockRow>, now: Timestamp) -> Request {
         let next = row.and_then(|row| row.next.as_ref());
         let holding = row.map_or_else(|| self.lease_but(Uuid::nil()), |row| row.lease_id);
         let mut leases = vec![holding, holding, self.lease_but(holding)];
         leases.extend(next.map(|next| next.lease_id));
         let lease_id = *self.one_of(&leases);
-        // Mostly what makes a difference.
+        // Mostly actions that change the row.
         let acquires = if lease_id == holding { 1 } else { 4 };
         let action = match self.numbers.u32(..4 + acquires) {
             0..2 => Action::Release,

@@ -1,16 +1,16 @@
-//! A store does what it says it can do, and refuses the rest as unsupported, which touches nothing else.
+//! A store does what its capabilities say, and refuses the rest as unsupported, without any other effect.
 
 use dblock::store::StoreErrorKind;
 use dblock::{InspectFilter, LockError, LockManager, LockOptions};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::site::{LONG, Site, long, patient};
+use super::setup::{LONG, Setup, long, patient};
 use crate::Fixture;
 use crate::context::Asker;
 
-/// A fresh place has no tables: `check_schema` and locks name the remedy, and `migrate`, from many nodes at
-/// once, makes them. A store without tables is ready at once.
+/// Without tables `check_schema` and locks name the remedy, and `migrate`, on many nodes at once, creates them. A
+/// store that needs no tables is ready at once.
 pub async fn missing_tables_name_the_remedy(fixture: &impl Fixture) {
     let Some(one) = fixture.bare().await else {
         let store = fixture.store().await;
@@ -69,8 +69,8 @@ fn assert_schema<T: std::fmt::Debug>(result: Result<T, LockError>) {
 /// A fence check on a database that does not keep the locks: refused as unsupported, and the lease goes on.
 /// Without the feature `sqlite` there is no connection to try it on, and nothing is checked.
 pub async fn fence_check_elsewhere_is_unsupported(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let guard = site
+    let setup = Setup::new(fixture).await;
+    let guard = setup
         .manager()
         .await
         .lock("key")
@@ -87,19 +87,18 @@ pub async fn fence_check_elsewhere_is_unsupported(fixture: &impl Fixture) {
             Err(LockError::Store { source, .. }) => {
                 let unsupported = source.kind() == StoreErrorKind::Unsupported;
                 // A SQLite store may find that the other file has no such table.
-                assert!(unsupported || site.verifies(), "{source}");
+                assert!(unsupported || setup.verifies(), "{source}");
             }
             other => panic!("{other:?}"),
         }
     }
     assert!(!guard.is_lost());
     guard.release().await.unwrap();
-    assert!(site.is_free("key").await);
+    assert!(setup.is_free("key").await);
 }
 
-/// Work runs once where the store keeps records. Where it keeps none that is refused as unsupported: nothing
-/// runs, and the lock is not taken. Without the feature `run_once` there is nothing to call, and nothing is
-/// checked.
+/// Work runs once where the store keeps records. Elsewhere it is refused as unsupported: nothing runs, and the
+/// lock is not taken. Without the feature `run_once` nothing is checked.
 pub async fn runs_once_or_says_that_it_cannot(fixture: &impl Fixture) {
     let store = fixture.store().await;
     #[cfg(feature = "run_once")]
@@ -132,8 +131,8 @@ pub async fn runs_once_or_says_that_it_cannot(fixture: &impl Fixture) {
 
 /// A ttl below the store's shortest is refused before anything is sent; the shortest is taken.
 pub async fn a_ttl_below_the_shortest_is_refused(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let shortest = fixture.store().await.capabilities().shortest_ttl;
     let shortest = shortest.max(LockOptions::MIN_TTL);
     let below = LockOptions::new().ttl(shortest.mul_f64(0.999));
@@ -154,7 +153,7 @@ pub async fn a_ttl_below_the_shortest_is_refused(fixture: &impl Fixture) {
 /// A store with `callers_runtime` refuses to be built where there is no runtime; any other goes on when the
 /// runtime that built its manager, and took the lock, has ended.
 pub async fn runtime_is_the_callers_or_its_own(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
+    let setup = Setup::new(fixture).await;
     let store = fixture.store().await;
     if store.capabilities().callers_runtime {
         let built = std::thread::spawn(|| LockManager::builder(store).build_lazy());
@@ -173,7 +172,7 @@ pub async fn runtime_is_the_callers_or_its_own(fixture: &impl Fixture) {
         })
     });
     let guard = elsewhere.await.expect("no panic");
-    assert_eq!(site.the_row("key").await.reentrant_count, 1);
+    assert_eq!(setup.the_row("key").await.reentrant_count, 1);
     guard.release().await.unwrap();
-    assert!(site.is_free("key").await);
+    assert!(setup.is_free("key").await);
 }

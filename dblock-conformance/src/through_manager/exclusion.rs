@@ -1,4 +1,4 @@
-//! At most one owner is inside of a key at any time.
+//! At most one owner is inside a key at any time.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
@@ -8,11 +8,11 @@ use dblock::{LockError, LostReason, current};
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
-use super::site::{SHORT, Site, long, patient, short};
+use super::setup::{SHORT, Setup, long, patient, short};
 use crate::Fixture;
 use crate::context::ROUNDS;
 
-/// The work that a lock protects: reading, letting others run, and writing.
+/// The work that a lock protects: a read, an await, and a write.
 #[derive(Debug, Default)]
 struct Resource {
     inside: AtomicU32,
@@ -32,14 +32,13 @@ impl Resource {
     }
 }
 
-/// Twelve tasks of two managers take turns on two keys: no two are inside of one at once, and no update is
-/// lost.
+/// Twelve tasks of two managers share two keys: no two are inside one at once, and no update is lost.
 pub async fn tasks_of_two_managers_never_overlap(fixture: &impl Fixture) {
     const TASKS: usize = 12;
     const TURNS: usize = 5;
-    let site = Site::new(fixture).await;
+    let setup = Setup::new(fixture).await;
     let keys = ["even", "odd"];
-    let managers = [site.manager().await, site.manager().await];
+    let managers = [setup.manager().await, setup.manager().await];
     let resources: Arc<[Resource; 2]> = Arc::default();
     let mut tasks = JoinSet::new();
     for task in 0..TASKS {
@@ -73,14 +72,14 @@ pub async fn tasks_of_two_managers_never_overlap(fixture: &impl Fixture) {
         "no update is lost"
     );
     for key in keys {
-        assert!(site.is_free(key).await);
+        assert!(setup.is_free(key).await);
     }
 }
 
 /// Eight callers queue in one process: they enter in the order in which they came.
 pub async fn callers_of_one_process_get_in_first_come_first_served(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     let order = Mutex::new(Vec::new());
     let callers = (0..8).map(|caller| {
@@ -90,7 +89,7 @@ pub async fn callers_of_one_process_get_in_first_come_first_served(fixture: &imp
             .options(&patient())
             .run(async move { order.lock().unwrap().push(caller) })
     });
-    // `join_all` polls them in order, and the release only after all of them are in the queue.
+    // `join_all` polls them in order, and the release after all of them are in the queue.
     let (ended, released) = tokio::join!(join_all(callers), guard.release());
     released.unwrap();
     assert!(ended.iter().all(Result::is_ok), "{ended:?}");
@@ -99,8 +98,8 @@ pub async fn callers_of_one_process_get_in_first_come_first_served(fixture: &imp
 
 /// Keys that look alike do not wait for each other.
 pub async fn other_keys_do_not_wait(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (first, second) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (first, second) = (setup.manager().await, setup.manager().await);
     let _one = first.lock("key").options(&long()).acquire().await.unwrap();
     for key in ["Key", "key ", "keY", "ke"] {
         second
@@ -124,22 +123,23 @@ pub async fn other_keys_do_not_wait(fixture: &impl Fixture) {
     );
 }
 
-/// A process died inside: others are busy until its lease ends, and enter soon after with a larger token.
+/// A process died inside: for others the key is busy until the lease ends; they enter soon after, with a larger
+/// token.
 pub async fn a_lease_left_behind_is_taken_over_when_its_ttl_is_over(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    // A lease that was passed on is short at first. It may be over before a machine that stalls goes on.
+    let setup = Setup::new(fixture).await;
+    // A lease that was passed on is short at first, and may be over when the machine stalls.
     for _ in 0..ROUNDS {
-        if is_taken_over(&site).await {
+        if is_taken_over(&setup).await {
             return;
         }
     }
     panic!("the lease was lost each time");
 }
 
-async fn is_taken_over(site: &Site<'_, impl Fixture>) -> bool {
-    let locks = site.manager().await;
-    // Long enough to be asked for inside of it on a busy machine.
-    let dead = site.die_inside("key", SHORT * 5).await;
+async fn is_taken_over(setup: &Setup<'_, impl Fixture>) -> bool {
+    let locks = setup.manager().await;
+    // Long enough to be asked for meanwhile on a busy machine.
+    let dead = setup.die_inside("key", SHORT * 5).await;
     match locks.lock("key").options(&long()).acquire().await {
         Err(LockError::Busy { holder, .. }) => {
             let holder = holder.unwrap();
@@ -151,8 +151,8 @@ async fn is_taken_over(site: &Site<'_, impl Fixture>) -> bool {
     if guard.pin().await.is_err() {
         return false;
     }
-    let row = site.the_row("key").await;
-    if site.has_clock() {
+    let row = setup.the_row("key").await;
+    if setup.has_clock() {
         assert!(
             row.acquired_at >= dead.expire_at,
             "not before the old lease is over"
@@ -174,23 +174,23 @@ async fn is_taken_over(site: &Site<'_, impl Fixture>) -> bool {
 
 /// A body three times as long as its ttl keeps others out under one lease.
 pub async fn renewal_keeps_a_body_inside_for_three_ttls(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
+    let setup = Setup::new(fixture).await;
     // A machine that stalls for seconds loses a lease.
     for _ in 0..8 {
-        if stays_inside(&site).await {
+        if stays_inside(&setup).await {
             return;
         }
     }
     panic!("the lease was lost each time");
 }
 
-async fn stays_inside(site: &Site<'_, impl Fixture>) -> bool {
-    let (locks, other) = (site.manager().await, site.manager().await);
+async fn stays_inside(setup: &Setup<'_, impl Fixture>) -> bool {
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     // Long enough for renewals on a busy machine.
     let options = patient().ttl(SHORT * 3);
     let stayed = locks.lock("key").options(&options).run(async {
         let lock = current().unwrap();
-        let granted = site.the_row("key").await;
+        let granted = setup.the_row("key").await;
         loop {
             let refused = other
                 .lock("key")
@@ -203,7 +203,7 @@ async fn stays_inside(site: &Site<'_, impl Fixture>) -> bool {
                 std::future::pending::<()>().await;
             }
             assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
-            let row = site.the_row("key").await;
+            let row = setup.the_row("key").await;
             assert_eq!((row.lease_id, row.reentrant_count), (granted.lease_id, 1));
             if row.now > granted.acquired_at + Duration::from_secs(9) {
                 return row.fence_token == granted.fence_token;
@@ -218,6 +218,6 @@ async fn stays_inside(site: &Site<'_, impl Fixture>) -> bool {
         }) => return false,
         stayed => assert!(stayed.unwrap(), "renewal keeps the token"),
     }
-    site.until_free("key").await;
+    setup.until_free("key").await;
     true
 }

@@ -1,4 +1,4 @@
-//! Locks that are checked, or end, in a transaction of a driver.
+//! Locks that are checked or released in a transaction of a driver.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use dblock::{LockError, LockGuard, LockRow};
 use tokio::sync::Barrier;
 use tokio::time::Instant;
 
-use super::site::{LONG, Site, long, patient};
-use crate::context::{ROUNDS, insist, within};
+use super::setup::{LONG, Setup, long, patient};
+use crate::context::{ROUNDS, retry, within};
 use crate::fence::execute;
 use crate::record::{entry, read};
 use crate::{End, FenceFixture};
@@ -20,16 +20,16 @@ use crate::{End, FenceFixture};
 const NOT_IN_THE_TRANSACTION: &str = "the statement did not run in the transaction: it ran in another session, or in one \
                                       that commits by itself";
 
-/// Longer than an answer takes, and shorter than a database waits for a lock at the least.
+/// Longer than an answer takes, and shorter than any database waits for a lock.
 const AT_ONCE: Duration = Duration::from_millis(500);
 
-/// Whether others find the row locked. They extend the very lease, which they could do otherwise.
+/// Whether others find the row locked. They extend the very lease, which succeeds otherwise.
 async fn is_locked(store: &dyn Store, row: &LockRow) -> bool {
     let extend = Action::Extend(Extend::new(1, LONG));
     let request = Request::new(row.key.clone(), row.lease_id, extend);
     match store.apply(&[request]).await.remove(0) {
         Ok(Outcome::Skipped) => true,
-        // On SQLite the transaction keeps every other writer out.
+        // On SQLite the transaction blocks all other writers.
         Err(error) => {
             assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error}");
             true
@@ -39,11 +39,10 @@ async fn is_locked(store: &dyn Store, row: &LockRow) -> bool {
     }
 }
 
-/// Nobody writes a row between the check of its lock and the end of the transaction. Then it is free for all
-/// again.
+/// Nobody writes a row between the check of its lock and the end of the transaction.
 pub async fn a_checked_lock_keeps_its_row_until_the_transaction_ends(fixture: &impl FenceFixture) {
-    let site = Site::new(fixture).await;
-    let guard = site
+    let setup = Setup::new(fixture).await;
+    let guard = setup
         .manager()
         .await
         .lock("key")
@@ -52,34 +51,34 @@ pub async fn a_checked_lock_keeps_its_row_until_the_transaction_ends(fixture: &i
         .await
         .unwrap();
     for end in [End::Commit, End::Rollback] {
-        let row = site.the_row("key").await;
+        let row = setup.the_row("key").await;
         let body = async |transaction: &mut dyn FenceConnection| {
             let checked = guard.verify_in(transaction).await;
             checked.expect("the lease holds, and the transaction is where the lock is");
-            assert!(is_locked(site.look(), &row).await, "{NOT_IN_THE_TRANSACTION}");
+            assert!(is_locked(setup.look(), &row).await, "{NOT_IN_THE_TRANSACTION}");
             end
         };
         fixture.transaction(body).await;
-        assert!(!is_locked(site.look(), &row).await, "{NOT_IN_THE_TRANSACTION}");
+        assert!(!is_locked(setup.look(), &row).await, "{NOT_IN_THE_TRANSACTION}");
     }
     guard.release().await.unwrap();
 }
 
 /// Others acquire after the commit, and not before.
 pub async fn a_release_in_a_transaction_takes_effect_with_the_commit(fixture: &impl FenceFixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     let token = guard.fence_token();
     let body = async |transaction: &mut dyn FenceConnection| {
         guard.release_in(transaction).await.expect("the lease holds");
-        let row = site.the_row("key").await;
+        let row = setup.the_row("key").await;
         assert_eq!(
             (row.reentrant_count, row.fence_token),
             (1, token),
             "{NOT_IN_THE_TRANSACTION}"
         );
-        assert!(is_locked(site.look(), &row).await, "{NOT_IN_THE_TRANSACTION}");
+        assert!(is_locked(setup.look(), &row).await, "{NOT_IN_THE_TRANSACTION}");
         End::Commit
     };
     fixture.transaction(body).await;
@@ -88,10 +87,10 @@ pub async fn a_release_in_a_transaction_takes_effect_with_the_commit(fixture: &i
     next.release().await.unwrap();
 }
 
-/// The row is what it was, and the manager frees it.
+/// The rollback restores the row, and the manager frees it.
 pub async fn a_release_that_is_rolled_back_has_not_been(fixture: &impl FenceFixture) {
-    let site = Site::new(fixture).await;
-    let guard = site
+    let setup = Setup::new(fixture).await;
+    let guard = setup
         .manager()
         .await
         .lock("key")
@@ -102,20 +101,20 @@ pub async fn a_release_that_is_rolled_back_has_not_been(fixture: &impl FenceFixt
     let body = async |transaction: &mut dyn FenceConnection| {
         guard.release_in(transaction).await.expect("the lease holds");
         assert_eq!(
-            site.the_row("key").await.reentrant_count,
+            setup.the_row("key").await.reentrant_count,
             1,
             "{NOT_IN_THE_TRANSACTION}"
         );
         End::Rollback
     };
     fixture.transaction(body).await;
-    site.until_free("key").await;
+    setup.until_free("key").await;
 }
 
-/// Neither the check nor the release passes for a lease that somebody else has ended.
+/// Neither the check nor the release succeeds for a lease that another has ended.
 pub async fn a_transaction_does_not_see_a_lease_that_is_gone(fixture: &impl FenceFixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     for releases in [false, true] {
         let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
         other.admin().force_release("key").await.unwrap();
@@ -134,16 +133,16 @@ pub async fn a_transaction_does_not_see_a_lease_that_is_gone(fixture: &impl Fenc
             End::Commit
         };
         fixture.transaction(body).await;
-        assert_eq!(site.the_row("key").await.fence_token, next.fence_token());
+        assert_eq!(setup.the_row("key").await.fence_token, next.fence_token());
         next.release().await.unwrap();
     }
 }
 
-/// Such a transaction may have read rows from before the last owner's commit. SQLite has one writer at a
-/// time, and cannot be brought here without statements of the application's.
+/// Such a transaction may have read rows from before the last owner's commit. SQLite, with its one writer, gets
+/// there only by statements of the application.
 pub async fn a_transaction_that_is_older_than_the_lock_is_retryable(fixture: &impl FenceFixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let before = locks.lock("before").options(&long()).acquire().await.unwrap();
     let body = async |transaction: &mut dyn FenceConnection| {
         match transaction.database() {
@@ -165,10 +164,10 @@ pub async fn a_transaction_that_is_older_than_the_lock_is_retryable(fixture: &im
     before.release().await.unwrap();
 }
 
-/// Two transactions check a lock each, and then end the other's. SQLite has one writer at a time.
+/// Two transactions check a lock each, and then release the other's. Not on SQLite, which has one writer.
 pub async fn a_deadlock_is_retryable(fixture: &impl FenceFixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let guards = [
         Mutex::new(Some(
             locks.lock("first").options(&long()).acquire().await.unwrap(),
@@ -201,11 +200,11 @@ pub async fn a_deadlock_is_retryable(fixture: &impl FenceFixture) {
     ended.into_iter().filter(Result::is_err).for_each(assert_conflict);
 }
 
-/// Rolled back to the savepoint, the transaction would go on without the lock. `PostgreSQL` forgets row locks
-/// then; the others keep them.
+/// Rolled back to the savepoint, the transaction would go on without the lock. `PostgreSQL` then forgets row
+/// locks; the others keep them.
 pub async fn a_release_below_a_savepoint_is_refused(fixture: &impl FenceFixture) {
-    let site = Site::new(fixture).await;
-    let guard = site
+    let setup = Setup::new(fixture).await;
+    let guard = setup
         .manager()
         .await
         .lock("key")
@@ -226,16 +225,16 @@ pub async fn a_release_below_a_savepoint_is_refused(fixture: &impl FenceFixture)
         End::Rollback
     };
     fixture.transaction(body).await;
-    site.until_free("key").await;
+    setup.until_free("key").await;
 }
 
-/// The transaction may be the caller's own, which waits for the write. What was refused is not written
-/// afterwards. A store without records passes.
+/// The transaction may be the caller's own, which waits for the write. A refused write is not carried out later.
+/// A store without records passes.
 pub async fn a_write_under_a_lease_waits_for_no_transaction(fixture: &impl FenceFixture) {
-    let site = Site::new(fixture).await;
+    let setup = Setup::new(fixture).await;
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
-    let guard = site
+    let guard = setup
         .manager()
         .await
         .lock("key")
@@ -243,7 +242,7 @@ pub async fn a_write_under_a_lease_waits_for_no_transaction(fixture: &impl Fence
         .acquire()
         .await
         .unwrap();
-    let row = site.the_row("key").await;
+    let row = setup.the_row("key").await;
     let begun = entry(RecordState::Processing, guard.fence_token(), 1);
     let failed = entry(RecordState::Failed, guard.fence_token(), 1);
     let versions = [begun.version(), failed.version()];
@@ -256,7 +255,7 @@ pub async fn a_write_under_a_lease_waits_for_no_transaction(fixture: &impl Fence
         let before = read(records, &row.key).await.map(|it| it.version());
         let body = async |transaction: &mut dyn FenceConnection| {
             guard.verify_in(transaction).await.expect("the lease holds");
-            // SQLite locks no rows: there any write waits for the whole file, for a bounded time.
+            // SQLite locks no rows: any write waits for the whole file, for a bounded time.
             let at_once = transaction.database() != Database::Sqlite;
             within(
                 "a write beside a transaction",
@@ -267,13 +266,13 @@ pub async fn a_write_under_a_lease_waits_for_no_transaction(fixture: &impl Fence
         };
         fixture.transaction(body).await;
         assert_eq!(read(records, &row.key).await.map(|it| it.version()), before);
-        assert!(insist(|| records.write(&write)).await, "{write:?}");
+        assert!(retry(|| records.write(&write)).await, "{write:?}");
     }
     guard.release().await.unwrap();
 }
 
-/// Sees that the write is refused as a conflict. One that would wait for the row takes longer than [`AT_ONCE`]
-/// each time, and a machine that stalls does not.
+/// Sees that the write is refused as a conflict. A write that waited for the row would take longer than
+/// [`AT_ONCE`] each time; on a machine that stalls it does so only sometimes.
 async fn is_refused(records: &dyn Records, write: &RecordWrite, at_once: bool) {
     for _ in 0..ROUNDS {
         let asked = Instant::now();

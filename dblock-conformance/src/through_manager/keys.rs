@@ -1,13 +1,13 @@
-//! Keys reach the store as they are.
+//! Keys reach the store unchanged.
 
-use super::site::{Site, long};
+use super::setup::{Setup, long};
 use crate::Fixture;
 use crate::keys::look_alikes;
 
 /// Two keys of 255 bytes that differ in the last character are two locks.
 pub async fn the_longest_key_works(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let key = format!("{}é", "k".repeat(253));
     assert_eq!(key.len(), 255);
     let almost = format!("{}è", "k".repeat(253));
@@ -21,14 +21,13 @@ pub async fn the_longest_key_works(fixture: &impl Fixture) {
         .release()
         .await
         .unwrap();
-    assert_eq!(site.the_row(&key).await.reentrant_count, 1, "whole, not cut off");
+    assert_eq!(setup.the_row(&key).await.reentrant_count, 1, "whole, not cut off");
 }
 
-/// Keys that some database, collation or driver takes for one another are locks of their own, all held at
-/// once.
+/// Keys that some database, collation or driver takes for each other are different locks, all held at once.
 pub async fn keys_that_look_alike_are_locks_of_their_own(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     let mut guards = Vec::new();
     for key in look_alikes() {
         let guard = locks.lock(&key).options(&long()).acquire().await;
@@ -41,11 +40,11 @@ pub async fn keys_that_look_alike_are_locks_of_their_own(fixture: &impl Fixture)
             "{:?} is held",
             guard.key()
         );
-        let row = site.the_row(guard.key()).await;
+        let row = setup.the_row(guard.key()).await;
         assert_eq!((row.owner, row.fence_token), (guard.owner(), guard.fence_token()));
         let key = guard.key().to_owned();
         guard.release().await.unwrap();
-        assert!(site.is_free(&key).await);
+        assert!(setup.is_free(&key).await);
         other
             .lock(&key)
             .options(&long())

@@ -1,5 +1,5 @@
-//! A lost lease stops its body, is told as lost with its reason, and stays lost; its former holder changes
-//! nothing for its successor.
+//! A lost lease stops its body, is reported as lost with its reason, and stays lost. Its former holder changes
+//! nothing for the next one.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -8,10 +8,10 @@ use dblock::{LockError, LostReason, OnLost, current};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::site::{LONG, RENEWED, SHORT, Site, long, patient, short};
+use super::setup::{LONG, RENEWED, SHORT, Setup, long, patient, short};
 use crate::Fixture;
 
-/// Says when it was dropped.
+/// Shows when a body was dropped.
 #[derive(Debug, Clone, Default)]
 struct Dropped(Arc<Mutex<Option<Instant>>>);
 
@@ -20,7 +20,7 @@ impl Dropped {
         *self.0.lock().unwrap()
     }
 
-    /// A body that never ends and notes when it is dropped.
+    /// A body that never ends.
     async fn body(self) {
         struct Note(Dropped);
         impl Drop for Note {
@@ -40,10 +40,10 @@ fn reason(result: &LockError) -> LostReason {
     }
 }
 
-/// A body whose lease was freed by force is dropped and told as lost, with key, token and reason.
+/// A body whose lease was freed by force is dropped; the error is `Lost` with key, token and reason.
 pub async fn a_lease_freed_by_force_stops_its_body(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, operator) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, operator) = (setup.manager().await, setup.manager().await);
     let dropped = Dropped::default();
     let (inside, is_inside) = oneshot::channel();
     let body = dropped.clone().body();
@@ -74,10 +74,10 @@ pub async fn a_lease_freed_by_force_stops_its_body(fixture: &impl Fixture) {
     }
 }
 
-/// With `on_lost = signal` the body is told and goes on.
+/// With `on_lost = "signal"` the body is told and goes on.
 pub async fn a_body_that_only_wants_a_signal_goes_on(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, operator) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, operator) = (setup.manager().await, setup.manager().await);
     let held = locks
         .lock("key")
         .options(&long())
@@ -89,7 +89,7 @@ pub async fn a_body_that_only_wants_a_signal_goes_on(fixture: &impl Fixture) {
             let lost = lock.lost().await;
             assert_eq!(reason(&lost), LostReason::Gone);
             assert_eq!(lock.remaining(), Duration::ZERO);
-            // It goes on for as long as it likes.
+            // The body goes on.
             tokio::time::sleep(SHORT).await;
             "the end"
         });
@@ -98,16 +98,16 @@ pub async fn a_body_that_only_wants_a_signal_goes_on(fixture: &impl Fixture) {
 
 /// Without renewal the body is dropped before the store's lease ends, and the row is freed.
 pub async fn an_unrenewed_body_is_dropped_before_the_lease_ends(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
+    let setup = Setup::new(fixture).await;
     for _ in 0..5 {
-        if dropped_in_time(&site).await {
+        if dropped_in_time(&setup).await {
             return;
         }
     }
     panic!("each time the machine, or the store, stood still when the lease was about to end");
 }
 
-/// Notes how long this process stood still, which no deadline survives.
+/// Measures how long this process stood still: then deadlines are missed.
 #[derive(Debug)]
 struct Stalls {
     longest: Arc<Mutex<Duration>>,
@@ -116,7 +116,7 @@ struct Stalls {
 impl Stalls {
     const TICK: Duration = Duration::from_millis(1);
 
-    /// Watches until it is dropped.
+    /// Measures until it is dropped.
     fn watch() -> Self {
         let longest = Arc::new(Mutex::new(Duration::ZERO));
         let watched = Arc::downgrade(&longest);
@@ -137,9 +137,9 @@ impl Stalls {
     }
 }
 
-async fn dropped_in_time(site: &Site<'_, impl Fixture>) -> bool {
+async fn dropped_in_time(setup: &Setup<'_, impl Fixture>) -> bool {
     let ttl = SHORT * 2;
-    let locks = site.manager().await;
+    let locks = setup.manager().await;
     let stalls = Stalls::watch();
     let dropped = Dropped::default();
     let ends_at = Mutex::new(None);
@@ -151,10 +151,10 @@ async fn dropped_in_time(site: &Site<'_, impl Fixture>) -> bool {
         .ttl(ttl)
         .renew(false)
         .run(async {
-            // On this clock the lease ends at the latest then: the row was read before the clock. Where rows have
-            // no clock, the lease ends no earlier than then.
-            let row = site.the_row("key").await;
-            let end = if site.has_clock() {
+            // The row was read before this clock, so the lease ends then at the latest. Where rows have no clock,
+            // it ends then at the earliest.
+            let row = setup.the_row("key").await;
+            let end = if setup.has_clock() {
                 (Instant::now(), row.expire_at.since(row.now))
             } else {
                 (asked_at, ttl)
@@ -165,7 +165,7 @@ async fn dropped_in_time(site: &Site<'_, impl Fixture>) -> bool {
     let lost = held.await.unwrap_err();
     assert_eq!(reason(&lost), LostReason::Expired);
     let Some((read_at, rest)) = ends_at.into_inner().unwrap() else {
-        // The row was not read before the lease was over.
+        // The row was read too late.
         return false;
     };
     let dropped = dropped.at().unwrap();
@@ -176,15 +176,14 @@ async fn dropped_in_time(site: &Site<'_, impl Fixture>) -> bool {
         "the body was inside after its lease, and the machine stood still for {:?} at most",
         stalls.longest()
     );
-    // Released, too, since the lease had not ended yet.
-    in_time && dropped > read_at + rest - ttl / 2 && site.is_free("key").await
+    // Also released, because the lease had not ended yet.
+    in_time && dropped > read_at + rest - ttl / 2 && setup.is_free("key").await
 }
 
-/// An extended guard outlives the ttl that it began with, and so does its row; a shorter ttl takes nothing
-/// away.
+/// An extended guard and its row outlive their first ttl; a shorter ttl shortens nothing.
 pub async fn an_extended_guard_outlives_its_ttl(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let guard = locks
         .lock("key")
         .options(&patient())
@@ -193,42 +192,42 @@ pub async fn an_extended_guard_outlives_its_ttl(fixture: &impl Fixture) {
         .acquire()
         .await
         .unwrap();
-    let before = site.the_row("key").await;
+    let before = setup.the_row("key").await;
     guard.extend(LONG).await.unwrap();
-    let after = site.the_row("key").await;
+    let after = setup.the_row("key").await;
     assert_eq!((after.lease_id, after.reentrant_count), (before.lease_id, 1));
-    if site.has_clock() {
+    if setup.has_clock() {
         assert!(after.expire_at > before.expire_at, "{before:?} {after:?}");
     }
     assert!(guard.remaining() > RENEWED, "{guard:?}");
     guard.extend(SHORT).await.unwrap();
     assert!(guard.remaining() > RENEWED, "{guard:?}");
-    assert_eq!(site.the_row("key").await.expire_at, after.expire_at);
+    assert_eq!(setup.the_row("key").await.expire_at, after.expire_at);
     guard.release().await.unwrap();
-    site.until_free("key").await;
+    setup.until_free("key").await;
 }
 
 /// A lease that was revoked or is gone is not extended, and the caller is told.
 pub async fn a_lease_that_is_over_is_not_extended(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, operator) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, operator) = (setup.manager().await, setup.manager().await);
     let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
-    let before = site.the_row("key").await;
+    let before = setup.the_row("key").await;
     assert!(operator.admin().revoke("key").await.unwrap());
     let revoked = guard.extend(LONG * 2).await.unwrap_err();
     assert_eq!(reason(&revoked), LostReason::Revoked);
     assert!(!guard.is_lost(), "it keeps the time that it had");
-    assert_eq!(site.the_row("key").await.expire_at, before.expire_at);
+    assert_eq!(setup.the_row("key").await.expire_at, before.expire_at);
     assert!(operator.admin().force_release("key").await.unwrap());
     let gone = guard.extend(LONG).await.unwrap_err();
     assert_eq!(reason(&gone), LostReason::Revoked);
-    assert!(guard.is_lost() && site.is_free("key").await);
+    assert!(guard.is_lost() && setup.is_free("key").await);
 }
 
 /// `max_hold` ends a lease that is being renewed.
 pub async fn max_hold_ends_a_lease_that_is_renewed(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let dropped = Dropped::default();
     let since = Instant::now();
     let max_hold = RENEWED + SHORT;
@@ -242,13 +241,13 @@ pub async fn max_hold_ends_a_lease_that_is_renewed(fixture: &impl Fixture) {
     assert_eq!(reason(&lost), LostReason::MaxHold);
     let held = dropped.at().unwrap() - since;
     assert!(held >= max_hold && held < max_hold + LONG / 2, "{held:?}");
-    site.until_free("key").await;
+    setup.until_free("key").await;
 }
 
-/// A body that was done before the loss was known keeps its result.
+/// A body that ended before the loss was known keeps its result.
 pub async fn a_body_that_finished_in_time_keeps_its_result(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, operator) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, operator) = (setup.manager().await, setup.manager().await);
     let held = locks.lock("key").options(&long()).run(async {
         assert!(operator.admin().force_release("key").await.unwrap());
         7
@@ -260,14 +259,14 @@ pub async fn a_body_that_finished_in_time_keeps_its_result(fixture: &impl Fixtur
     );
 }
 
-/// The release of a former holder says lost and leaves its successor alone.
+/// The release of a former holder says lost and does not change the next one's row.
 pub async fn a_late_release_changes_nothing_and_says_lost(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     let former = locks.lock("key").options(&long()).acquire().await.unwrap();
     other.admin().force_release("key").await.unwrap();
     let successor = other.lock("key").options(&long()).acquire().await.unwrap();
-    let row = site.the_row("key").await;
+    let row = setup.the_row("key").await;
     let token = former.fence_token();
     match former.release().await {
         Err(LockError::Lost {
@@ -280,7 +279,7 @@ pub async fn a_late_release_changes_nothing_and_says_lost(fixture: &impl Fixture
         }
         result => panic!("{result:?}"),
     }
-    let after = site.the_row("key").await;
+    let after = setup.the_row("key").await;
     assert_eq!((after.lease_id, after.reentrant_count), (row.lease_id, 1));
     assert_eq!(
         (after.expire_at, after.fence_token),
@@ -289,10 +288,10 @@ pub async fn a_late_release_changes_nothing_and_says_lost(fixture: &impl Fixture
     successor.release().await.unwrap();
 }
 
-/// The renewals of a former holder change nothing of its successor's, not even the count.
+/// The renewals of a former holder do not change the next one's row, not even the count.
 pub async fn a_former_holder_renews_nothing(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     let former = locks
         .lock("key")
         .options(&long())
@@ -301,11 +300,11 @@ pub async fn a_former_holder_renews_nothing(fixture: &impl Fixture) {
         .await
         .unwrap();
     other.admin().force_release("key").await.unwrap();
-    // Two holds, so that a count that the former holder wrote would be seen.
+    // Two holds, so that a count written by the former holder would show.
     let nested = other.lock("key").options(&long()).run(async {
-        let row = site.the_row("key").await;
+        let row = setup.the_row("key").await;
         let lost = former.lost().await;
-        (lost, row, site.the_row("key").await)
+        (lost, row, setup.the_row("key").await)
     });
     let (lost, row, after) = other
         .lock("key")
@@ -321,10 +320,10 @@ pub async fn a_former_holder_renews_nothing(fixture: &impl Fixture) {
     assert!(former.release().await.unwrap_err().is_lost());
 }
 
-/// A guard whose lease ran out knows it before a successor is in, and releases nothing of it.
+/// A guard whose lease ran out knows that before another owner enters, and does not release that one's lock.
 pub async fn an_expired_guard_releases_nothing(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     let former = locks
         .lock("key")
         .options(&short())
@@ -336,11 +335,11 @@ pub async fn an_expired_guard_releases_nothing(fixture: &impl Fixture) {
     let successor = other.lock("key").options(&patient()).acquire().await.unwrap();
     assert!(successor.fence_token() > former.fence_token());
     assert!(former.is_lost(), "it knew before anybody could enter");
-    let row = site.the_row("key").await;
+    let row = setup.the_row("key").await;
     let lost = former.release().await.unwrap_err();
     assert_eq!(reason(&lost), LostReason::Expired);
     drop(dropped);
-    let after = site.the_row("key").await;
+    let after = setup.the_row("key").await;
     assert_eq!(
         (after.lease_id, after.reentrant_count, after.expire_at),
         (row.lease_id, 1, row.expire_at)
@@ -350,8 +349,8 @@ pub async fn an_expired_guard_releases_nothing(fixture: &impl Fixture) {
 
 /// Losing an inner lock drops the inner body only.
 pub async fn the_loss_of_an_inner_lock_leaves_the_outer_one(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, operator) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, operator) = (setup.manager().await, setup.manager().await);
     let outer = locks.lock("outer").options(&long()).run(async {
         let inner = locks.lock("inner").options(&long()).ttl(RENEWED).run(async {
             operator.admin().force_release("inner").await.unwrap();
@@ -360,7 +359,7 @@ pub async fn the_loss_of_an_inner_lock_leaves_the_outer_one(fixture: &impl Fixtu
         let lost = inner.await.unwrap_err();
         (
             lost.key().unwrap().as_str().to_owned(),
-            site.the_row("outer").await.reentrant_count,
+            setup.the_row("outer").await.reentrant_count,
         )
     });
     assert_eq!(outer.await.unwrap(), ("inner".to_owned(), 1));
@@ -368,8 +367,8 @@ pub async fn the_loss_of_an_inner_lock_leaves_the_outer_one(fixture: &impl Fixtu
 
 /// Losing an outer lock drops the nested bodies, and their locks are released.
 pub async fn the_loss_of_the_outer_lock_drops_the_nested_bodies(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, operator) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, operator) = (setup.manager().await, setup.manager().await);
     let dropped = Dropped::default();
     let body = dropped.clone().body();
     let outer = locks.lock("outer").options(&long()).ttl(RENEWED).run(async {
@@ -379,5 +378,5 @@ pub async fn the_loss_of_the_outer_lock_drops_the_nested_bodies(fixture: &impl F
     let lost = outer.await.unwrap_err();
     assert_eq!(lost.key().unwrap().as_str(), "outer");
     assert!(dropped.at().is_some());
-    site.until_free("inner").await;
+    setup.until_free("inner").await;
 }

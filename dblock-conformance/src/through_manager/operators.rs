@@ -1,16 +1,16 @@
-//! An operator's means: inspect, revoke, free by force, health.
+//! The operators' calls: inspect, revoke, force-release, health.
 
 use std::time::Duration;
 
 use dblock::{InspectFilter, LockError, LostReason};
 
-use super::site::{LONG, RENEWED, Site, eventually, is_free, long};
+use super::setup::{LONG, RENEWED, Setup, eventually, is_free, long};
 use crate::Fixture;
 
 /// `inspect` through a manager: prefix, order and limit.
 pub async fn inspect_filters_by_prefix_and_count(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let mut guards = Vec::new();
     for key in ["a%1", "a%2", "a_1", "ab1", "b"] {
         guards.push(locks.lock(key).options(&long()).acquire().await.unwrap());
@@ -33,10 +33,10 @@ pub async fn inspect_filters_by_prefix_and_count(fixture: &impl Fixture) {
     assert_eq!(keys(InspectFilter::new().prefix("c")).await, [""; 0]);
 }
 
-/// `get` and `is_locked` look at one key, held or not, whichever other keys begin with it.
+/// `get` and `is_locked` read one key, held or not, whichever other keys begin with it.
 pub async fn a_look_at_one_key_sees_that_key_alone(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let longer = locks.lock("order:42").options(&long()).acquire().await.unwrap();
     assert_eq!(locks.admin().get("order:4").await.unwrap(), None);
     assert!(!locks.admin().is_locked("order:4").await.unwrap());
@@ -65,12 +65,12 @@ pub async fn a_look_at_one_key_sees_that_key_alone(fixture: &impl Fixture) {
 
 /// A revoked lock stays held until its holder leaves; the next lease is not revoked.
 pub async fn a_revoked_lock_is_free_when_its_holder_leaves(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, operator) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, operator) = (setup.manager().await, setup.manager().await);
     let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     assert!(operator.admin().revoke("key").await.unwrap());
     assert_eq!(
-        site.the_row("key").await.reentrant_count,
+        setup.the_row("key").await.reentrant_count,
         1,
         "its holder is still inside"
     );
@@ -97,8 +97,8 @@ pub async fn a_revoked_lock_is_free_when_its_holder_leaves(fixture: &impl Fixtur
 
 /// The holder of a revoked lease is told before the end, and the lease is not renewed.
 pub async fn a_revoked_lease_is_told_and_not_renewed(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, operator) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, operator) = (setup.manager().await, setup.manager().await);
     let guard = locks
         .lock("key")
         .options(&long())
@@ -107,7 +107,7 @@ pub async fn a_revoked_lease_is_told_and_not_renewed(fixture: &impl Fixture) {
         .await
         .unwrap();
     assert!(operator.admin().revoke("key").await.unwrap());
-    let ends_at = site.the_row("key").await.expire_at;
+    let ends_at = setup.the_row("key").await.expire_at;
     guard.revoked().await;
     assert!(!guard.is_lost(), "told before the end");
     let lost = guard.lost().await;
@@ -121,8 +121,8 @@ pub async fn a_revoked_lease_is_told_and_not_renewed(fixture: &impl Fixture) {
         ),
         "{lost:?}"
     );
-    if site.has_clock() {
-        let row = site.until("key", |row| !row.is_held()).await;
+    if setup.has_clock() {
+        let row = setup.until("key", |row| !row.is_held()).await;
         assert_eq!(row.expire_at, ends_at, "it was not renewed");
     }
     operator
@@ -136,12 +136,12 @@ pub async fn a_revoked_lease_is_told_and_not_renewed(fixture: &impl Fixture) {
 
 /// A key that was freed by force can be taken at once, with a larger token.
 pub async fn a_key_freed_by_force_can_be_taken_at_once(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, operator) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, operator) = (setup.manager().await, setup.manager().await);
     let former = locks.lock("key").options(&long()).acquire().await.unwrap();
-    let row = site.the_row("key").await;
+    let row = setup.the_row("key").await;
     assert!(operator.admin().force_release("key").await.unwrap());
-    let freed = site.the_row("key").await;
+    let freed = setup.the_row("key").await;
     assert!(is_free(&freed));
     assert_ne!(
         freed.lease_id, row.lease_id,
@@ -151,10 +151,10 @@ pub async fn a_key_freed_by_force_can_be_taken_at_once(fixture: &impl Fixture) {
     assert!(next.fence_token() > former.fence_token());
 }
 
-/// Orders about a key that nobody holds find nothing.
+/// `revoke` and `force_release` of a key that nobody holds find nothing.
 pub async fn orders_about_a_free_key_find_nothing(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     for _ in 0..2 {
         assert!(!locks.admin().revoke("key").await.unwrap());
         assert!(!locks.admin().force_release("key").await.unwrap());
@@ -165,8 +165,8 @@ pub async fn orders_about_a_free_key_find_nothing(fixture: &impl Fixture) {
 
 /// `health` says when the store last answered, and counts no pending release at rest.
 pub async fn health_says_when_the_store_last_answered(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     assert_eq!(locks.health().last_success, None);
     locks.lock("key").options(&long()).run(async {}).await.unwrap();
     eventually("the release is counted", || locks.health().pending_releases == 0).await;

@@ -1,4 +1,4 @@
-//! A call chain enters its own locks again, and each hold counts in the row.
+//! A call chain re-enters its own locks, and each hold counts in the row.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,44 +10,44 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Barrier;
 use tokio::task::yield_now;
 
-use super::site::{LONG, Site, long, patient, short};
+use super::setup::{LONG, Setup, long, patient, short};
 use crate::Fixture;
 use crate::poll::{DropWhen, drop_after};
 
-async fn count(site: &Site<'_, impl Fixture>) -> u32 {
-    site.the_row("key").await.reentrant_count
+async fn count(setup: &Setup<'_, impl Fixture>) -> u32 {
+    setup.the_row("key").await.reentrant_count
 }
 
 /// The count in the row goes 1, 2, 1, 0.
 pub async fn each_hold_counts_in_the_row(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let outer = locks.lock("key").options(&long()).run(async {
-        let before = count(&site).await;
+        let before = count(&setup).await;
         let inside = locks
             .lock("key")
             .options(&long())
-            .run(async { count(&site).await });
-        (before, inside.await.unwrap(), count(&site).await)
+            .run(async { count(&setup).await });
+        (before, inside.await.unwrap(), count(&setup).await)
     });
     assert_eq!(outer.await.unwrap(), (1, 2, 1));
-    assert_eq!(count(&site).await, 0);
+    assert_eq!(count(&setup).await, 0);
 }
 
 /// Re-entry keeps the lease, the owner and the token.
 pub async fn owner_and_token_stay_the_same_inside(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let seen = || {
         let lock = current().unwrap();
         (lock.key().to_owned(), lock.owner(), lock.fence_token())
     };
     let outer = locks.lock("key").options(&long()).run(async {
-        let row = site.the_row("key").await;
+        let row = setup.the_row("key").await;
         let inner = locks
             .lock("key")
             .options(&long())
-            .run(async { (seen(), site.the_row("key").await) });
+            .run(async { (seen(), setup.the_row("key").await) });
         let (inner, inner_row) = inner.await.unwrap();
         assert_eq!(inner, seen());
         assert_eq!(inner_row.lease_id, row.lease_id);
@@ -61,57 +61,57 @@ pub async fn owner_and_token_stay_the_same_inside(fixture: &impl Fixture) {
     assert!(current().is_none());
 }
 
-/// Ten calls inside of each other count to ten and back.
+/// Ten nested calls count to ten and back.
 pub async fn deep_nesting_counts_up_and_down(fixture: &impl Fixture) {
-    fn nest<'a>(locks: &'a LockManager, site: &'a Site<'a, impl Fixture>, depth: u32) -> BoxFuture<'a, ()> {
+    fn nest<'a>(locks: &'a LockManager, setup: &'a Setup<'a, impl Fixture>, depth: u32) -> BoxFuture<'a, ()> {
         async move {
             let body = async {
-                assert_eq!(count(site).await, depth);
+                assert_eq!(count(setup).await, depth);
                 if depth < 10 {
-                    nest(locks, site, depth + 1).await;
+                    nest(locks, setup, depth + 1).await;
                 }
-                assert_eq!(count(site).await, depth);
+                assert_eq!(count(setup).await, depth);
             };
             locks.lock("key").options(&long()).run(body).await.unwrap();
         }
         .boxed()
     }
-    let site = Site::new(fixture).await;
-    nest(&site.manager().await, &site, 1).await;
-    assert_eq!(count(&site).await, 0);
+    let setup = Setup::new(fixture).await;
+    nest(&setup.manager().await, &setup, 1).await;
+    assert_eq!(count(&setup).await, 0);
 }
 
 /// Two nested calls at once count three holds.
 pub async fn two_nested_calls_at_once_count_twice(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let both_inside = Barrier::new(2);
     let both_seen = Barrier::new(2);
     let nested = || {
         locks.lock("key").options(&long()).run(async {
             both_inside.wait().await;
-            let seen = count(&site).await;
+            let seen = count(&setup).await;
             both_seen.wait().await;
             seen
         })
     };
     let outer = locks.lock("key").options(&long()).run(async {
         let (one, two) = tokio::join!(nested(), nested());
-        (one.unwrap(), two.unwrap(), count(&site).await)
+        (one.unwrap(), two.unwrap(), count(&setup).await)
     });
     assert_eq!(outer.await.unwrap(), (3, 3, 1));
-    assert_eq!(count(&site).await, 0);
+    assert_eq!(count(&setup).await, 0);
 }
 
 /// Two calls of one task with no enclosing hold are two owners.
 pub async fn siblings_without_an_enclosing_hold_exclude_each_other(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let inside = AtomicU32::new(0);
     let sibling = || {
         locks.lock("key").options(&patient()).run(async {
             assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "overlap");
-            let row = site.the_row("key").await;
+            let row = setup.the_row("key").await;
             yield_now().await;
             inside.fetch_sub(1, Ordering::SeqCst);
             assert_eq!(row.reentrant_count, 1);
@@ -124,10 +124,10 @@ pub async fn siblings_without_an_enclosing_hold_exclude_each_other(fixture: &imp
     assert_ne!(one.fence_token(), two.fence_token());
 }
 
-/// A task that is spawned inside is busy, and is told the parent's owner.
+/// For a task that is spawned inside the key is busy, and held by the parent's owner.
 pub async fn a_spawned_task_is_a_new_owner(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let child = locks.clone();
     let outer = locks.lock("key").options(&long()).run(async {
         let spawned = tokio::spawn(async move {
@@ -149,8 +149,8 @@ pub async fn a_spawned_task_is_a_new_owner(fixture: &impl Fixture) {
 
 /// A second manager does not re-enter the first one's lock; a clone does.
 pub async fn another_manager_does_not_reenter(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     let nested = locks
         .lock("key")
         .options(&long())
@@ -164,16 +164,16 @@ pub async fn another_manager_does_not_reenter(fixture: &impl Fixture) {
     assert!(nested.await.unwrap().is_ok(), "a clone is the same manager");
 }
 
-/// A guard that a body hands out keeps the row held after the body.
+/// A guard that a body returns keeps the row held after the body.
 pub async fn a_guard_taken_inside_outlives_the_body(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     let guard = locks
         .lock("key")
         .options(&long())
         .run(async { locks.lock("key").options(&long()).acquire().await.unwrap() });
     let guard = guard.await.unwrap();
-    assert_eq!(count(&site).await, 1, "the guard's hold");
+    assert_eq!(count(&setup).await, 1, "the guard's hold");
     assert!(
         other
             .lock("key")
@@ -184,25 +184,25 @@ pub async fn a_guard_taken_inside_outlives_the_body(fixture: &impl Fixture) {
             .is_busy()
     );
     guard.release().await.unwrap();
-    assert_eq!(count(&site).await, 0);
+    assert_eq!(count(&setup).await, 0);
 }
 
 /// A nested call is dropped at each of its awaits: its hold is taken back each time.
 pub async fn a_nested_call_that_is_dropped_counts_back(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let outer = locks.lock("key").options(&long()).run(async {
         for when in [DropWhen::Waiting, DropWhen::Woken] {
             for polls in 0..50 {
                 let nested = locks.lock("key").options(&long()).run(yield_now());
                 let ended = drop_after(nested, polls, when).await.is_some();
-                // The next nested call brings the row up to date, whatever was on its way.
+                // The next nested call brings the row up to date.
                 let inside = locks
                     .lock("key")
                     .options(&long())
-                    .run(async { count(&site).await });
+                    .run(async { count(&setup).await });
                 assert_eq!(inside.await.unwrap(), 2, "dropped after {polls} polls, {when:?}");
-                assert_eq!(count(&site).await, 1);
+                assert_eq!(count(&setup).await, 1);
                 if ended {
                     break;
                 }
@@ -212,13 +212,13 @@ pub async fn a_nested_call_that_is_dropped_counts_back(fixture: &impl Fixture) {
         current().unwrap().remaining() > Duration::ZERO
     });
     assert!(outer.await.unwrap());
-    assert_eq!(count(&site).await, 0);
+    assert_eq!(count(&setup).await, 0);
 }
 
 /// A nested panic ends its own hold and no other.
 pub async fn a_nested_panic_counts_back(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let outer = locks.lock("key").options(&long()).run(async {
         let nested = locks
             .lock("key")
@@ -226,24 +226,24 @@ pub async fn a_nested_panic_counts_back(fixture: &impl Fixture) {
             .run(async { panic!("as planned") });
         let panic: Result<Result<(), _>, _> = AssertUnwindSafe(nested).catch_unwind().await;
         assert!(panic.is_err());
-        count(&site).await
+        count(&setup).await
     });
     assert_eq!(outer.await.unwrap(), 1);
-    assert_eq!(count(&site).await, 0);
+    assert_eq!(count(&setup).await, 0);
 }
 
 /// Locks of one call chain have one owner and leases of their own.
 pub async fn nested_calls_with_other_keys_share_the_owner(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let outer = locks.lock("outer").options(&long()).run(async {
         let inner = locks.lock("inner").options(&long()).run(async {
-            // Re-entry finds a lock through those inside of it.
+            // Re-entry finds a lock through those inside it.
             let again = locks
                 .lock("outer")
                 .options(&long())
-                .run(async { site.the_row("outer").await });
-            (again.await.unwrap(), site.the_row("inner").await)
+                .run(async { setup.the_row("outer").await });
+            (again.await.unwrap(), setup.the_row("inner").await)
         });
         inner.await.unwrap()
     });
@@ -252,14 +252,14 @@ pub async fn nested_calls_with_other_keys_share_the_owner(fixture: &impl Fixture
     assert_eq!(outer.owner, inner.owner);
     assert_ne!(outer.lease_id, inner.lease_id);
     for key in ["outer", "inner"] {
-        assert!(site.is_free(key).await);
+        assert!(setup.is_free(key).await);
     }
 }
 
 /// Waiting forever under another lock is refused; a bounded wait and re-entry are not.
 pub async fn waiting_forever_inside_of_another_lock_is_refused(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let outer = locks.lock("outer").options(&long()).run(async {
         let refused = locks
             .lock("inner")
@@ -293,17 +293,17 @@ pub async fn waiting_forever_inside_of_another_lock_is_refused(fixture: &impl Fi
         .unwrap();
 }
 
-/// Re-entry into a lease that was freed by force says lost, and goes on saying so.
+/// Re-entry into a lease that was freed by force says lost, each time.
 pub async fn a_lease_that_was_freed_by_force_is_not_reentered(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, operator) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, operator) = (setup.manager().await, setup.manager().await);
     let outer = locks
         .lock("key")
         .options(&long())
         .on_lost(OnLost::Signal)
         .run(async {
             assert!(operator.admin().force_release("key").await.unwrap());
-            let freed = site.the_row("key").await;
+            let freed = setup.the_row("key").await;
             let nested = locks
                 .lock("key")
                 .options(&long())
@@ -320,7 +320,7 @@ pub async fn a_lease_that_was_freed_by_force_is_not_reentered(fixture: &impl Fix
                 ),
                 "{lost:?}"
             );
-            assert_eq!(site.the_row("key").await.reentrant_count, freed.reentrant_count);
+            assert_eq!(setup.the_row("key").await.reentrant_count, freed.reentrant_count);
             let again = locks
                 .lock("key")
                 .options(&long())
@@ -332,13 +332,13 @@ pub async fn a_lease_that_was_freed_by_force_is_not_reentered(fixture: &impl Fix
     outer.await.unwrap();
 }
 
-/// Re-entry into a lease that ran out says lost, though nobody took the row, and revives nothing.
+/// Re-entry into a lease that ran out says lost, even if nobody took the row, and revives nothing.
 pub async fn an_expired_lease_is_not_reentered_even_if_nobody_took_it(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let options = short().renew(false).on_lost(OnLost::Signal);
     let outer = locks.lock("key").options(&options).run(async {
-        let granted = site.the_row("key").await;
+        let granted = setup.the_row("key").await;
         current().unwrap().lost().await;
         for wait in [Duration::ZERO, LONG] {
             let nested = locks
@@ -359,9 +359,9 @@ pub async fn an_expired_lease_is_not_reentered_even_if_nobody_took_it(fixture: &
                 "{lost:?}"
             );
         }
-        if site.has_clock() {
+        if setup.has_clock() {
             // A store that keeps the lease in two rows shows the one that is still held.
-            let row = site.until("key", |row| !row.is_held()).await;
+            let row = setup.until("key", |row| !row.is_held()).await;
             assert_eq!(
                 (row.lease_id, row.expire_at),
                 (granted.lease_id, granted.expire_at),
@@ -374,20 +374,21 @@ pub async fn an_expired_lease_is_not_reentered_even_if_nobody_took_it(fixture: &
 
 /// Re-entry moves the end of the lease later.
 pub async fn reentry_extends_the_lease(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let outer = locks.lock("key").options(&long()).renew(false).run(async {
-        let granted = site.the_row("key").await;
-        site.until("key", |row| {
-            row.now > granted.acquired_at + Duration::from_millis(100)
-        })
-        .await;
+        let granted = setup.the_row("key").await;
+        setup
+            .until("key", |row| {
+                row.now > granted.acquired_at + Duration::from_millis(100)
+            })
+            .await;
         let inside = locks
             .lock("key")
             .options(&long())
-            .run(async { site.the_row("key").await });
+            .run(async { setup.the_row("key").await });
         let inside = inside.await.unwrap();
-        if site.has_clock() {
+        if setup.has_clock() {
             assert!(inside.expire_at >= granted.expire_at + Duration::from_millis(100));
         }
         assert_eq!(inside.fence_token, granted.fence_token);

@@ -1,5 +1,5 @@
-//! The lock is released on every exit path. The row is read straight after where the call awaits its
-//! release, and soon after (long before the ttl) where a future was dropped.
+//! The lock is released on every exit path. The row is read at once if the call awaits its release, and soon
+//! after (long before the ttl) if a future was dropped.
 
 use std::panic::AssertUnwindSafe;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
-use super::site::{LONG, SHORT, Site, eventually, long, patient};
+use super::setup::{LONG, SHORT, Setup, eventually, long, patient};
 use crate::Fixture;
 use crate::poll::{DropWhen, drop_after};
 
 /// When `run` returns, the row is free.
 pub async fn a_body_that_returns_has_released(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let held = locks.lock("key").options(&long()).run(async {
         yield_now().await;
-        site.the_row("key").await.reentrant_count
+        setup.the_row("key").await.reentrant_count
     });
     assert_eq!(held.await.unwrap(), 1);
-    assert!(site.is_free("key").await);
+    assert!(setup.is_free("key").await);
 }
 
 /// When the body fails, early or late, the row is free.
@@ -36,8 +36,8 @@ pub async fn a_body_that_fails_has_released(fixture: &impl Fixture) {
         "late".parse::<u8>()?;
         unreachable!();
     }
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     for early in [true, false] {
         let result = locks
             .lock("key")
@@ -45,15 +45,15 @@ pub async fn a_body_that_fails_has_released(fixture: &impl Fixture) {
             .run(fails(early))
             .await
             .unwrap();
-        assert!(site.is_free("key").await);
+        assert!(setup.is_free("key").await);
         assert!(result.is_err());
     }
 }
 
-/// When the body panics, the row is free and the very same panic goes on.
+/// When the body panics, the row is free and the same panic goes on.
 pub async fn a_panic_goes_on_after_the_release(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     for yields in [false, true] {
         let body = async {
             if yields {
@@ -64,7 +64,7 @@ pub async fn a_panic_goes_on_after_the_release(fixture: &impl Fixture) {
         let panic = AssertUnwindSafe(locks.lock("key").options(&long()).run(body))
             .catch_unwind()
             .await;
-        assert!(site.is_free("key").await);
+        assert!(setup.is_free("key").await);
         assert_eq!(
             panic.unwrap_err().downcast_ref(),
             Some(&42),
@@ -73,10 +73,10 @@ pub async fn a_panic_goes_on_after_the_release(fixture: &impl Fixture) {
     }
 }
 
-/// Polls the future that `make` gives 0, 1, 2, … times and drops it, until it gets to its end. After each
-/// time the key must be free at once for another manager, while the ttl is 30 seconds.
-async fn drop_everywhere<F: Future>(site: &Site<'_, impl Fixture>, make: impl Fn(LockManager) -> F) {
-    let (locks, other) = (site.manager().await, site.manager().await);
+/// Polls the future of `make` 0, 1, 2, … times and drops it, until one ends. Each time the key must be free at
+/// once for another manager, while the ttl is 30 seconds.
+async fn drop_everywhere<F: Future>(setup: &Setup<'_, impl Fixture>, make: impl Fn(LockManager) -> F) {
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     for when in [DropWhen::Waiting, DropWhen::Woken] {
         for polls in 0.. {
             assert!(polls < 50, "the future never ends");
@@ -97,24 +97,24 @@ async fn drop_everywhere<F: Future>(site: &Site<'_, impl Fixture>, make: impl Fn
             }
         }
     }
-    // A grant that was on its way while the other manager held the key.
+    // A grant may have been on its way while the other manager held the key.
     eventually("every release is written", || {
         locks.health().pending_releases == 0
     })
     .await;
-    assert!(site.is_free("key").await);
+    assert!(setup.is_free("key").await);
 }
 
 /// `run` is dropped at each of its awaits: the key is free for another manager at once.
 pub async fn with_leaves_nothing_behind_wherever_it_is_dropped(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    drop_everywhere(&site, |locks| async move {
+    let setup = Setup::new(fixture).await;
+    drop_everywhere(&setup, |locks| async move {
         let body = async {
             yield_now().await;
             locks.lock("key").options(&long()).run(yield_now()).await.unwrap();
             yield_now().await;
         };
-        // The time between two tries may fall into the release of the last one.
+        // A try may fall into the release of the one before.
         locks
             .lock("key")
             .options(&long())
@@ -128,8 +128,8 @@ pub async fn with_leaves_nothing_behind_wherever_it_is_dropped(fixture: &impl Fi
 
 /// `acquire` and `release` are dropped at each of their awaits: the key is free for another manager at once.
 pub async fn acquire_leaves_nothing_behind_wherever_it_is_dropped(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    drop_everywhere(&site, |locks| async move {
+    let setup = Setup::new(fixture).await;
+    drop_everywhere(&setup, |locks| async move {
         let guard = locks
             .lock("key")
             .options(&long())
@@ -143,12 +143,12 @@ pub async fn acquire_leaves_nothing_behind_wherever_it_is_dropped(fixture: &impl
     .await;
 }
 
-/// An acquire is cut off while its statement is on its way: an untaken grant is released at once.
+/// An acquire is dropped while its statement is on its way: a grant that nobody takes is released at once.
 pub async fn an_acquire_cut_off_at_any_time_leaves_nothing_behind(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     locks.lock("key").options(&long()).run(async {}).await.unwrap();
-    // In small steps over the time that a statement takes, so that some grants are on their way by then.
+    // In small steps over the time of a statement, so that some grants are on their way.
     for step in 0..40 {
         let cut_off = async {
             let since = Instant::now();
@@ -172,13 +172,13 @@ pub async fn an_acquire_cut_off_at_any_time_leaves_nothing_behind(fixture: &impl
         locks.health().pending_releases == 0
     })
     .await;
-    assert!(site.is_free("key").await);
+    assert!(setup.is_free("key").await);
 }
 
 /// A waiter that was dropped does not enter before the next one.
 pub async fn a_waiting_acquire_that_is_dropped_leaves_nothing_behind(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     let guard = other.lock("key").options(&long()).acquire().await.unwrap();
     let waiting = tokio::spawn({
         let locks = locks.clone();
@@ -192,12 +192,12 @@ pub async fn a_waiting_acquire_that_is_dropped_leaves_nothing_behind(fixture: &i
                 .map(|guard| guard.fence_token())
         }
     });
-    site.until("key", |row| row.wanted_until > row.now).await;
+    setup.until("key", |row| row.wanted_until > row.now).await;
     waiting.abort();
     let _ = waiting.await;
     let token = guard.fence_token();
     guard.release().await.unwrap();
-    // Were the caller still in the queue, it would enter before this one.
+    // If the caller were still in the queue, it would enter before this one.
     let next = locks
         .lock("key")
         .options(&long())
@@ -207,13 +207,13 @@ pub async fn a_waiting_acquire_that_is_dropped_leaves_nothing_behind(fixture: &i
         .unwrap();
     assert!(next.fence_token() > token);
     next.release().await.unwrap();
-    assert!(site.is_free("key").await);
+    assert!(setup.is_free("key").await);
 }
 
 /// A body that loses a `select!` is released.
 pub async fn a_body_that_loses_a_select_is_released(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let (inside, is_inside) = oneshot::channel();
     let body = async move {
         inside.send(()).unwrap();
@@ -223,15 +223,15 @@ pub async fn a_body_that_loses_a_select_is_released(fixture: &impl Fixture) {
         ended = locks.lock("key").options(&long()).run(body) => panic!("{ended:?}"),
         inside = is_inside => inside.unwrap(),
     }
-    site.until_free("key").await;
+    setup.until_free("key").await;
 }
 
-/// A body that runs into a time-out is released.
+/// A body that times out is released.
 pub async fn a_body_that_times_out_is_released(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let body = async {
-        // The time-out counts from inside.
+        // The timeout begins inside.
         std::future::pending::<()>().await;
     };
     // So that its acquire is quick.
@@ -239,13 +239,13 @@ pub async fn a_body_that_times_out_is_released(fixture: &impl Fixture) {
     let limit = Duration::from_millis(500);
     let ended = tokio::time::timeout(limit, locks.lock("key").options(&long()).run(body)).await;
     assert!(ended.is_err(), "{ended:?}");
-    site.until_free("key").await;
+    setup.until_free("key").await;
 }
 
 /// A body whose task is aborted is released.
 pub async fn an_aborted_task_is_released(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let (inside, is_inside) = oneshot::channel();
     let task = tokio::spawn(async move {
         let body = async {
@@ -255,26 +255,26 @@ pub async fn an_aborted_task_is_released(fixture: &impl Fixture) {
         locks.lock("key").options(&long()).run(body).await
     });
     is_inside.await.unwrap();
-    assert_eq!(site.the_row("key").await.reentrant_count, 1);
+    assert_eq!(setup.the_row("key").await.reentrant_count, 1);
     task.abort();
-    site.until_free("key").await;
+    setup.until_free("key").await;
 }
 
 /// When `release` returns, the row is free.
 pub async fn a_released_guard_has_released(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
-    assert_eq!(site.the_row("key").await.reentrant_count, 1);
+    assert_eq!(setup.the_row("key").await.reentrant_count, 1);
     guard.release().await.unwrap();
-    assert!(site.is_free("key").await);
+    assert!(setup.is_free("key").await);
 }
 
-/// Another task gives the engine reasons to look at the key all the time, so that some look falls between the
-/// end of a hold and the word of it: the release is confirmed all the same.
+/// Another task makes the engine check the key all the time, also between the end of a hold and the report of
+/// that end: the release is confirmed all the same.
 pub async fn a_release_that_the_engine_sees_before_it_is_told_is_confirmed(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let pester = tokio::spawn({
         let locks = locks.clone();
         async move {
@@ -294,31 +294,31 @@ pub async fn a_release_that_the_engine_sees_before_it_is_told_is_confirmed(fixtu
 
 /// A dropped guard is released in the background.
 pub async fn a_dropped_guard_is_released(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
-    assert_eq!(site.the_row("key").await.reentrant_count, 1);
+    assert_eq!(setup.the_row("key").await.reentrant_count, 1);
     drop(guard);
-    site.until_free("key").await;
+    setup.until_free("key").await;
 }
 
 /// A guard keeps its lease when the manager is dropped.
 pub async fn the_lock_outlives_its_manager_but_not_its_guard(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let locks = site.manager().await;
+    let setup = Setup::new(fixture).await;
+    let locks = setup.manager().await;
     let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     drop(locks);
-    let refused = site.manager().await.lock("key").options(&long()).acquire().await;
+    let refused = setup.manager().await.lock("key").options(&long()).acquire().await;
     assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
     assert!(!guard.is_lost());
     drop(guard);
-    site.until_free("key").await;
+    setup.until_free("key").await;
 }
 
 /// `hold_min` returns at once, and others stay out until it is over.
 pub async fn hold_min_keeps_the_row_busy_but_not_the_caller(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     let since = Instant::now();
     let ends_after = SHORT * 6;
     locks
@@ -329,7 +329,7 @@ pub async fn hold_min_keeps_the_row_busy_but_not_the_caller(fixture: &impl Fixtu
         .run(async {})
         .await
         .unwrap();
-    let row = site.the_row("key").await;
+    let row = setup.the_row("key").await;
     assert!(since.elapsed() < ends_after, "it returned at once");
     assert_eq!(row.reentrant_count, 1);
     assert!(
@@ -348,7 +348,7 @@ pub async fn hold_min_keeps_the_row_busy_but_not_the_caller(fixture: &impl Fixtu
         .acquire()
         .await
         .unwrap();
-    let next = site.the_row("key").await;
+    let next = setup.the_row("key").await;
     assert!(
         next.acquired_at >= row.acquired_at + Duration::from_millis(5_990),
         "no sooner than was asked for"

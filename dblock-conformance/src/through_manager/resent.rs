@@ -1,5 +1,4 @@
-//! Replies that are lost: what is sent again counts no hold twice, grants nothing twice, and frees nobody
-//! else's lock.
+//! Lost replies: a repeated request counts no hold twice, grants nothing twice, and frees no other owner's lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use dblock::store::{Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture};
 use dblock::{LockManager, current};
 
-use super::site::{RENEWED, Site, long, patient};
+use super::setup::{RENEWED, Setup, long, patient};
 use crate::Fixture;
 use crate::forward_to_inner;
 
@@ -30,7 +29,7 @@ impl LosesReplies {
 
 impl Store for LosesReplies {
     fn capabilities(&self) -> Capabilities {
-        // One call at a time, so that which reply is lost follows from the order of the requests alone.
+        // One call at a time, so that the order of the requests alone decides which reply is lost.
         let mut capabilities = self.inner.capabilities();
         capabilities.concurrency = 1;
         capabilities
@@ -54,18 +53,18 @@ impl Store for LosesReplies {
 /// Every third reply is lost while a chain enters, re-enters and leaves: the row has the chain's own count at
 /// each step, one lease all the way, and is free in the end.
 pub async fn lost_replies_count_nothing_twice(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
+    let setup = Setup::new(fixture).await;
     let locks = LosesReplies::manager(fixture).await;
     let mut last_token = 0;
     for _ in 0..4 {
         let outer = locks.lock("key").options(&patient()).run(async {
-            let before = site.the_row("key").await;
+            let before = setup.the_row("key").await;
             let inner = locks
                 .lock("key")
                 .options(&patient())
-                .run(async { site.the_row("key").await });
+                .run(async { setup.the_row("key").await });
             let inside = inner.await.unwrap();
-            let after = site.the_row("key").await;
+            let after = setup.the_row("key").await;
             assert_eq!(
                 [
                     before.reentrant_count,
@@ -82,17 +81,17 @@ pub async fn lost_replies_count_nothing_twice(fixture: &impl Fixture) {
             before.fence_token
         });
         let token = outer.await.unwrap();
-        assert!(site.is_free("key").await, "the release is confirmed");
+        assert!(setup.is_free("key").await, "the release is confirmed");
         assert!(token > last_token, "{token} after {last_token}");
         last_token = token;
     }
 }
 
-/// Every third reply is lost while two managers take turns: nobody frees the other's lock, and no grant that
-/// nobody knows of keeps the key busy.
+/// Every third reply is lost while two managers compete: neither frees the other's lock, and no unknown grant
+/// keeps the key busy.
 pub async fn lost_replies_free_nobody_elses_lock(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let managers = [LosesReplies::manager(fixture).await, site.manager().await];
+    let setup = Setup::new(fixture).await;
+    let managers = [LosesReplies::manager(fixture).await, setup.manager().await];
     for turn in 0..8 {
         let guard = managers[turn % 2]
             .lock("key")
@@ -100,7 +99,7 @@ pub async fn lost_replies_free_nobody_elses_lock(fixture: &impl Fixture) {
             .acquire()
             .await
             .unwrap();
-        let row = site.the_row("key").await;
+        let row = setup.the_row("key").await;
         assert_eq!(row.fence_token, guard.fence_token());
         let refused = managers[(turn + 1) % 2]
             .lock("key")
@@ -111,7 +110,7 @@ pub async fn lost_replies_free_nobody_elses_lock(fixture: &impl Fixture) {
             refused.is_err_and(|error| error.is_busy()),
             "somebody is inside at turn {turn}"
         );
-        let after = site.the_row("key").await;
+        let after = setup.the_row("key").await;
         assert_eq!((after.lease_id, after.reentrant_count), (row.lease_id, 1));
         guard.release().await.unwrap();
     }
@@ -119,7 +118,7 @@ pub async fn lost_replies_free_nobody_elses_lock(fixture: &impl Fixture) {
 
 /// Every third reply is lost while a lease is renewed: it is kept.
 pub async fn lost_replies_lose_no_lease(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
+    let setup = Setup::new(fixture).await;
     let locks = LosesReplies::manager(fixture).await;
     let guard = locks
         .lock("key")
@@ -128,8 +127,8 @@ pub async fn lost_replies_lose_no_lease(fixture: &impl Fixture) {
         .acquire()
         .await
         .unwrap();
-    let granted = site.the_row("key").await;
-    let later = site
+    let granted = setup.the_row("key").await;
+    let later = setup
         .until("key", |row| {
             row.now > granted.acquired_at + std::time::Duration::from_secs(10)
         })

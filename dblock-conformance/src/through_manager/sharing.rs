@@ -1,4 +1,4 @@
-//! Several managers of one process over one and the same handle.
+//! Several managers of one process over the same handle.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,14 +6,13 @@ use std::time::Duration;
 use dblock::store::Store;
 use dblock::{InspectFilter, LockGuard, LockManager, StoreSource};
 
-use super::site::{Site, long, patient};
+use super::setup::{Setup, long, patient};
 use crate::Fixture;
 
-/// The end of a manager leaves the store to the others over the same handle: a lock that is held goes on, one
-/// that is waited for is passed on, and other keys are taken as before. So does the end of the last manager,
-/// for those that come later.
+/// After the end of a manager the others use the same handle as before: their locks go on, are passed on, and are
+/// taken. After the end of the last one a new manager can use it.
 pub async fn a_manager_that_ends_leaves_the_store_to_others(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
+    let setup = Setup::new(fixture).await;
     let store = fixture.store().await;
     let manager = async |namespace: &str| {
         let source = StoreSource::from(Arc::clone(&store) as Arc<dyn Store>);
@@ -52,7 +51,7 @@ pub async fn a_manager_that_ends_leaves_the_store_to_others(fixture: &impl Fixtu
             .release()
             .await
             .unwrap();
-        held.extend(super::site::LONG).await.unwrap();
+        held.extend(super::setup::LONG).await.unwrap();
         held.release().await.unwrap();
         waiter.await.unwrap().unwrap();
         assert!(
@@ -66,7 +65,7 @@ pub async fn a_manager_that_ends_leaves_the_store_to_others(fixture: &impl Fixtu
         second.shutdown(Duration::ZERO).await;
     }
     // The handle itself too.
-    site.until_free("second:key").await;
+    setup.until_free("second:key").await;
 }
 
 /// The namespace is the store's, and shows in no key that a manager gives.

@@ -1,24 +1,24 @@
-//! Waiting: what it writes, when it ends, what it is told, and that it is woken.
+//! Waiting: what a waiter writes, when its wait ends, what it is told, and that it is woken.
 
 use std::time::Duration;
 
 use dblock::{LockError, LockManager};
 use tokio::time::Instant;
 
-use super::site::{LONG, Site, is_free, long, patient};
+use super::setup::{LONG, Setup, is_free, long, patient};
 use crate::Fixture;
 
-/// A caller that waits writes so into the row and changes nothing else; when it is dropped it does not enter.
+/// A caller that waits writes that into the row and changes nothing else. A dropped one does not enter.
 pub async fn who_waits_holds_nothing(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (holder, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (holder, other) = (setup.manager().await, setup.manager().await);
     let guard = holder.lock("key").options(&long()).acquire().await.unwrap();
-    let granted = site.the_row("key").await;
+    let granted = setup.the_row("key").await;
     let waiting = tokio::spawn(async move {
         let guard = other.lock("key").options(&patient()).acquire().await;
         guard.map(|guard| guard.fence_token())
     });
-    let wanted = site.until("key", |row| row.wanted_until > row.now).await;
+    let wanted = setup.until("key", |row| row.wanted_until > row.now).await;
     assert_eq!(
         (
             wanted.lease_id,
@@ -32,15 +32,15 @@ pub async fn who_waits_holds_nothing(fixture: &impl Fixture) {
     waiting.abort();
     assert!(waiting.await.unwrap_err().is_cancelled());
     guard.release().await.unwrap();
-    // A question that was on its way may be granted, and is given back at once.
-    site.until("key", is_free).await;
+    // An acquire that was on its way may be granted, and is released at once.
+    setup.until("key", is_free).await;
 }
 
 /// While another owner holds the lock, `try_acquire` returns `None` in this process and in another: at once,
 /// or when its wait is over.
 pub async fn try_acquire_gives_none_when_busy(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     let guard = locks
         .lock("key")
         .options(&long())
@@ -60,7 +60,7 @@ pub async fn try_acquire_gives_none_when_busy(fixture: &impl Fixture) {
     }
     let waiting = other.lock("key").options(&patient()).try_acquire();
     let release = async {
-        site.until("key", |row| row.wanted_until > row.now).await;
+        setup.until("key", |row| row.wanted_until > row.now).await;
         guard.release().await.unwrap();
     };
     let (got, ()) = futures_util::join!(waiting, release);
@@ -69,8 +69,8 @@ pub async fn try_acquire_gives_none_when_busy(fixture: &impl Fixture) {
 
 /// Busy names the key, the holder, its token and what is left of its lease.
 pub async fn busy_says_who_and_how_long(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     let guard = locks
         .lock("key")
         .options(&long().function("shop::settle"))
@@ -102,7 +102,7 @@ pub async fn busy_says_who_and_how_long(fixture: &impl Fixture) {
                 );
                 match holder.remaining {
                     Some(remaining) => assert!(remaining > LONG / 2 && remaining <= LONG),
-                    None => assert!(!site.has_clock()),
+                    None => assert!(!setup.has_clock()),
                 }
             }
             other => panic!("{other:?}"),
@@ -136,8 +136,8 @@ async fn expect_timeout(locks: &LockManager, wait: Duration) -> dblock::store::H
 
 /// A wait ends on time, with the key, the holder and how long was waited; the holder goes on.
 pub async fn timeout_says_who_and_how_long(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
     let wait = Duration::from_secs(5);
     let holders = tokio::join!(expect_timeout(&locks, wait), expect_timeout(&other, wait));
@@ -152,8 +152,8 @@ pub async fn timeout_says_who_and_how_long(fixture: &impl Fixture) {
 
 /// The second caller in the queue times out by itself, before the first.
 pub async fn a_wait_counts_the_whole_queue(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     let _guard = other.lock("key").options(&long()).acquire().await.unwrap();
     // Callers behind the first one in the queue time out by themselves, and before it.
     let first = locks
@@ -166,10 +166,10 @@ pub async fn a_wait_counts_the_whole_queue(fixture: &impl Fixture) {
     assert!(matches!(first, Err(LockError::Timeout { .. })), "{first:?}");
 }
 
-/// A waiter that is told nothing enters soon after the lock is free: it looks at least every second.
+/// A waiter that is told nothing enters soon after the lock is free: it polls at least every second.
 pub async fn a_waiter_gets_in_soon_after_the_release(fixture: &impl Fixture) {
-    let site = Site::new(fixture).await;
-    let (locks, other) = (site.manager().await, site.manager().await);
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (setup.manager().await, setup.manager().await);
     for _ in 0..3 {
         let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
         let token = guard.fence_token();
@@ -177,7 +177,7 @@ pub async fn a_waiter_gets_in_soon_after_the_release(fixture: &impl Fixture) {
             let other = other.clone();
             async move { other.lock("key").options(&patient()).acquire().await }
         });
-        site.until("key", |row| row.wanted_until > row.now).await;
+        setup.until("key", |row| row.wanted_until > row.now).await;
         guard.release().await.unwrap();
         let freed = Instant::now();
         let next = waiting.await.unwrap().unwrap();

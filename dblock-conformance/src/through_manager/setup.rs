@@ -1,5 +1,4 @@
-//! The words in which the checks are written: managers on the fixture's rows, and a look at the rows past
-//! them.
+//! What the checks share: managers on the fixture's rows, and the reading of the rows past them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +16,11 @@ pub(super) const LONG: Duration = Duration::from_secs(30);
 /// The shortest ttl of most stores.
 pub(super) const SHORT: Duration = Duration::from_secs(1);
 
-/// A lease that is renewed: a renewal is due after a third of it, and may be late by five seconds on a
-/// machine that stalls.
+/// The ttl of a renewed lease: a renewal is due after a third of it, and may be five seconds late on a machine
+/// that stalls.
 pub(super) const RENEWED: Duration = Duration::from_secs(9);
 
-/// How soon something is done in the background that waits for no ttl.
+/// How soon background work that waits for no ttl is done.
 const SOON: Duration = Duration::from_secs(10);
 
 /// A lease that does not run out during a check. No waiting.
@@ -40,13 +39,13 @@ pub(super) fn patient() -> LockOptions {
 }
 
 /// The rows of one check.
-pub(super) struct Site<'f, F> {
+pub(super) struct Setup<'f, F> {
     fixture: &'f F,
     /// A handle that no manager has.
     look: Arc<dyn Store>,
 }
 
-impl<'f, F: Fixture> Site<'f, F> {
+impl<'f, F: Fixture> Setup<'f, F> {
     pub(super) async fn new(fixture: &'f F) -> Self {
         let look = fixture.store().await;
         Self { fixture, look }
@@ -96,7 +95,7 @@ impl<'f, F: Fixture> Site<'f, F> {
         assert!(free.is_ok(), "{name:?} is not free after {SOON:?}");
     }
 
-    /// Leaves a lease of `ttl` behind, as a process does that dies while it is inside.
+    /// Leaves a lease of `ttl` behind, as if a process died inside.
     pub(super) async fn die_inside(&self, name: &str, ttl: Duration) -> LockRow {
         let mut dead = Asker::with_holder(name, "host/dead");
         context::granted_briefly(&*self.look, &mut dead, ttl, 0).await;
@@ -104,7 +103,7 @@ impl<'f, F: Fixture> Site<'f, F> {
     }
 }
 
-/// Nobody is inside, and nobody's lease ran out while they were.
+/// Whether the row was released, rather than expired.
 pub(super) fn is_free(row: &LockRow) -> bool {
     row.reentrant_count == 0
 }
