@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::LockError;
 use crate::engine::{Settings, purge};
 use crate::manager::LockManager;
-use crate::source::{IDLE_LIMIT, StoreSource};
+use crate::store::source::{self, IDLE_LIMIT, StoreSource};
 use crate::store::table::{DEFAULT_TABLE, TableName};
 
 /// Settings of a [`LockManager`]. From [`LockManager::builder`] or [`LockManager::builder_for_url`].
@@ -41,7 +41,7 @@ pub struct LockManagerBuilder {
 
 impl LockManagerBuilder {
     pub(crate) fn new(source: StoreSource) -> Self {
-        let auto_migrate = source.is_sqlite_url;
+        let auto_migrate = source.makes_tables;
         Self {
             source,
             namespace: None,
@@ -166,7 +166,11 @@ impl LockManagerBuilder {
     pub fn build_lazy(self) -> Result<LockManager, LockError> {
         let table = self.check()?;
         LockManager::start(
-            self.source.open(table, self.idle_limit, self.any_server)?,
+            self.source.open(source::Settings {
+                table,
+                idle_limit: self.idle_limit,
+                any_server: self.any_server,
+            })?,
             self.table,
             self.namespace,
             self.engine,

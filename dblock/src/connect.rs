@@ -3,7 +3,8 @@
 use crate::LockError;
 use crate::builder::LockManagerBuilder;
 use crate::manager::LockManager;
-use crate::source::{Source, StoreSource};
+use crate::store::source::Source;
+use crate::url;
 
 /// How a manager is made.
 impl LockManager {
@@ -51,7 +52,7 @@ impl LockManager {
     /// # Errors
     /// [`LockError::Invalid`] for a URL that cannot be read or whose store is not compiled in.
     pub fn builder_for_url(url: &str) -> Result<LockManagerBuilder, LockError> {
-        StoreSource::from_url(url).map(LockManagerBuilder::new)
+        url::source(url).map(LockManagerBuilder::new)
     }
 
     /// Settings for a manager over the application's `PgPool`, `MySqlPool` or `SqlitePool`, a

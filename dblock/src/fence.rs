@@ -12,21 +12,21 @@
 //! | any other | a type of yours that implements [`FenceConnection`] |
 
 mod keep;
-mod statements;
 mod which_transaction;
 
 use futures_util::future::try_join_all;
 
 #[cfg(feature = "run_once")]
 pub(crate) use self::keep::complete;
-pub(crate) use self::keep::{begins_marked, check_options, confirm, is_kept_at_once, keep, keep_at_once};
-use self::statements::verify_in;
-pub(crate) use self::statements::{begin_failed, commit_failed};
+pub(crate) use self::keep::{
+    begins_with, check_options, commit_failed, confirm, is_kept_at_once, keep, keep_at_once,
+};
 pub(crate) use self::which_transaction::is_kept_by;
 use self::which_transaction::{committed_row, same_transaction};
 use crate::engine::{EngineHandle, Lease, STORE_TIMEOUT};
-use crate::store::fence::FenceCheck;
+pub(crate) use crate::store::fence::begin_failed;
 pub use crate::store::fence::{Database, DriverError, FenceConnection, FenceStatement};
+use crate::store::fence::{Dialect, FenceCheck};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::{LockError, LostReason};
 
@@ -43,7 +43,10 @@ pub(crate) async fn verify<'l>(
         same_transaction(lease, engine, transaction).await?;
     }
     let checks = prepare(&leases, engine).await?;
-    let verified = verify_in(transaction, &checks).await;
+    let Some(dialect) = dialect_of(&checks, transaction)? else {
+        return Ok(());
+    };
+    let verified = dialect.verify(transaction, &checks).await;
     for (lease, remaining) in leases.iter().zip(answers_for(&leases, verified)?) {
         if remaining.is_none() {
             return Err(refused(lease, engine).await);
@@ -69,9 +72,8 @@ async fn prepare<'a>(
     let prepare = async |lease: &'a Lease| {
         lease.check()?;
         let check = check_of(lease, engine)?;
-        // A transaction of SQLite keeps every other writer out, so there the statement itself writes the
-        // token.
-        lease.pin(check.source.database != Database::Sqlite).await?;
+        // Where a transaction keeps every other writer out, the statement itself writes the token.
+        lease.pin(!check.source.dialect.has_one_writer()).await?;
         Ok::<_, LockError>(check)
     };
     let checks = try_join_all(leases.iter().map(|lease| prepare(lease))).await?;
@@ -88,6 +90,18 @@ async fn prepare<'a>(
         ));
     }
     Ok(checks)
+}
+
+/// What the database of the leases and of the transaction says; `None` without a lease.
+fn dialect_of(
+    checks: &[FenceCheck<'_>],
+    transaction: &dyn FenceConnection,
+) -> Result<Option<&'static dyn Dialect>, LockError> {
+    let dialect = |check: &FenceCheck<'_>| {
+        let dialect = check.source.dialect_in(transaction);
+        dialect.map_err(|error| LockError::store_of(check.key, error))
+    };
+    checks.first().map(dialect).transpose()
 }
 
 fn check_of<'a>(lease: &'a Lease, engine: &'a EngineHandle) -> Result<FenceCheck<'a>, LockError> {

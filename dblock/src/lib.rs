@@ -87,10 +87,10 @@ pub mod open;
 pub mod optimistic;
 #[cfg(feature = "serde")]
 mod settings;
-mod source;
 pub mod store;
 #[cfg(feature = "sql")]
 mod transaction;
+mod url;
 
 #[cfg(feature = "run_once")]
 use dblock_core::runs;
@@ -108,7 +108,7 @@ pub use once::{Fingerprint, Once, Remembered, Resolution, Run, RunOptions, RunRe
 pub use runs::OnCrash;
 #[cfg(feature = "serde")]
 pub use settings::ManagerSettings;
-pub use source::{Source, StoreSource};
+pub use store::source::{Source, StoreSource};
 #[cfg(feature = "sql")]
 pub use transaction::{LockedTransaction, begin};
 

@@ -17,28 +17,15 @@ pub mod memory {
 pub mod sqlite {
     //! The SQLite store.
 
-    use std::sync::Arc;
     use std::time::Duration;
 
     use sqlx::SqliteConnection;
-    use sqlx::sqlite::SqliteConnectOptions;
     use uuid::Uuid;
 
-    use crate::store::fence::{FenceCheck, FenceSource};
-    use crate::store::sqlite::SqliteStore;
-    use crate::store::table::TableName;
+    use crate::Key;
+    use crate::store::fence::FenceSource;
+    pub use crate::store::sqlite::open;
     use crate::store::{Store, StoreError};
-    use crate::{Key, LockError};
-
-    /// A store in the file of `options`. Opens nothing yet.
-    ///
-    /// # Errors
-    /// [`LockError::Invalid`] for an in-memory database and for a table name that is not allowed.
-    pub fn open(options: SqliteConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
-        let table = TableName::parse(table).map_err(LockError::invalid)?;
-        SqliteStore::check_options(&options, &table).map_err(LockError::invalid)?;
-        Ok(Arc::new(SqliteStore::new(options, table)))
-    }
 
     /// The fence check in a transaction of the user's: what is left of the lease, `None` when it is gone.
     ///
@@ -52,60 +39,20 @@ pub mod sqlite {
         fence_token: i64,
     ) -> Result<Option<Duration>, StoreError> {
         let source = FenceSource::of(store, 0).expect("the SQLite store checks fence tokens");
-        let check = FenceCheck {
-            source: &source,
-            key,
-            lease_id,
-            fence_token,
-        };
-        let left = crate::store::sqlite::verify(connection, &[check]).await?;
-        Ok(left.into_iter().next().flatten())
+        source.verify(connection, key, lease_id, fence_token).await
     }
 }
 
-/// The PostgreSQL store.
 #[cfg(feature = "postgres")]
 pub mod postgres {
-    use std::sync::Arc;
+    //! The PostgreSQL store.
 
-    use crate::LockError;
-    use crate::store::Store;
-    use crate::store::connect_options::OptionsSource;
-    use crate::store::postgres::PostgresStore;
-    use crate::store::table::TableName;
-
-    /// A store in the database of `options`. Opens nothing yet.
-    ///
-    /// # Errors
-    /// [`LockError::Invalid`] for a table name that is not allowed.
-    pub fn open(options: sqlx::postgres::PgConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
-        Ok(Arc::new(PostgresStore::new(
-            vec![OptionsSource::fixed(options)],
-            TableName::parse(table).map_err(LockError::invalid)?,
-        )))
-    }
+    pub use crate::store::postgres::open;
 }
 
-/// The MySQL and MariaDB store.
 #[cfg(feature = "mysql")]
 pub mod mysql {
-    use std::sync::Arc;
+    //! The MySQL and MariaDB store.
 
-    use crate::LockError;
-    use crate::store::Store;
-    use crate::store::connect_options::OptionsSource;
-    use crate::store::mysql::MySqlStore;
-    use crate::store::table::TableName;
-
-    /// A store in the database of `options`. Opens nothing yet.
-    ///
-    /// # Errors
-    /// [`LockError::Invalid`] for a table name that is not allowed.
-    pub fn open(options: sqlx::mysql::MySqlConnectOptions, table: &str) -> Result<Arc<dyn Store>, LockError> {
-        Ok(Arc::new(MySqlStore::new(
-            vec![OptionsSource::fixed(options)],
-            TableName::parse(table).map_err(LockError::invalid)?,
-            false,
-        )))
-    }
+    pub use crate::store::mysql::open;
 }

@@ -15,27 +15,45 @@
 //! `next_until > now`. The release of the row passes it on to a live successor. On a row that is free or
 //! expired these columns mean nothing.
 
-#[cfg(feature = "sql")]
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod busy_keys;
+#[cfg(feature = "sql")]
+pub(crate) mod conflict;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) mod connect_options;
-#[cfg(feature = "sql")]
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod connections;
-#[cfg(feature = "sql")]
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) mod diagnosis;
 #[cfg(feature = "sql")]
+#[cfg_attr(
+    not(any(feature = "postgres", feature = "mysql", feature = "sqlite")),
+    allow(
+        dead_code,
+        unused_imports,
+        unused_macros,
+        reason = "without a database there is the trait alone"
+    )
+)]
 pub(crate) mod fence;
 #[cfg(feature = "run_once")]
 pub(crate) mod kept;
-#[cfg(feature = "sql")]
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod schema;
-#[cfg(feature = "sql")]
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod servers;
-#[cfg(feature = "sql")]
+pub(crate) mod source;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) mod sql_error;
-#[cfg(feature = "sql")]
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod sql_row;
+#[cfg_attr(
+    not(any(feature = "postgres", feature = "mysql", feature = "sqlite")),
+    allow(dead_code, reason = "without a database a table is only named")
+)]
 pub(crate) mod table;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+mod url;
 
 pub(crate) mod memory;
 #[cfg(feature = "mysql")]
@@ -45,7 +63,7 @@ pub(crate) mod postgres;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
-#[cfg(feature = "sql")]
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) use dblock_core::Severity;
 pub(crate) use dblock_core::store::Kind;
 pub use dblock_core::store::{

@@ -20,10 +20,11 @@ const CRATES: [&str; 4] = [
 ];
 
 pub(crate) async fn check(way: Way) -> anyhow::Result<()> {
+    // What the stores share alone is for a program that keeps its locks elsewhere, such as one with `dblock-axum`.
     let sets = STORES
         .iter()
         .map(|(store, driver)| (*store, Some(*driver)))
-        .chain([("", None)]);
+        .chain([("", None), ("sql", None)]);
     for (features, own) in sets {
         let alone = ["-p", "dblock", "--no-default-features", "--features", features];
         let tree =

@@ -1,15 +1,12 @@
 //! Locks that end with a transaction: the release is written into it, and is still there right before its
 //! commit.
 
-#[cfg(feature = "run_once")]
-use super::statements::complete_in;
-use super::statements::{reads_release, release_in, statement_failed};
-use super::{answers_for, check_of, failed, prepare, refused, verify};
+use super::{answers_for, check_of, dialect_of, failed, prepare, refused, verify};
 use crate::LockOptions;
 use crate::engine::{EngineHandle, Hold, Lease};
 #[cfg(feature = "run_once")]
 use crate::store::fence::Completion;
-use crate::store::fence::{Database, FenceConnection, FenceStatement, ReadsRelease};
+use crate::store::fence::{self, FenceConnection};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::{LockError, LostReason};
 
@@ -28,12 +25,11 @@ fn no_hold_min() -> LockError {
     )
 }
 
-/// Whether the release is written into the transaction before the body runs. A transaction of SQLite keeps
-/// every other writer out from there on, so there it is written last.
+/// Whether the release is written into the transaction before the body runs. Where that would keep every other
+/// writer out, it is written last.
 pub(crate) fn is_kept_at_once(hold: &Hold) -> bool {
-    hold.engine()
-        .fence_source(hold.lease().key())
-        .is_none_or(|source| source.database != Database::Sqlite)
+    let source = hold.engine().fence_source(hold.lease().key());
+    source.is_none_or(|source| !source.dialect.has_one_writer())
 }
 
 /// Writes the end of locks of one engine into the transaction, which keeps the keys from here on. After a
@@ -94,7 +90,10 @@ async fn keep_leases<'l>(
     verify(others, engine, transaction).await?;
     let leases: Vec<_> = closed.iter().map(|closed| closed.0).collect();
     let checks = prepare(&leases, engine).await?;
-    let released = release_in(transaction, &checks).await;
+    let Some(dialect) = dialect_of(&checks, transaction)? else {
+        return Ok(closed);
+    };
+    let released = dialect.release(transaction, &checks).await;
     for (lease, released) in leases.iter().zip(answers_for(&leases, released)?) {
         if !released {
             return Err(refused(lease, engine).await);
@@ -114,7 +113,7 @@ pub(crate) async fn complete(
 ) -> Result<(), LockError> {
     let closed = keep_leases(std::iter::once(lease), engine, transaction).await?;
     let source = check_of(lease, engine)?.source;
-    let written = complete_in(transaction, source, completion).await;
+    let written = completion.write(transaction, source).await;
     if written.map_err(|error| failed(lease, error))? {
         // What would enter the lock from here on would stay when the transaction ends it.
         closed.into_iter().for_each(std::mem::forget);
@@ -134,15 +133,10 @@ impl Drop for Closed<'_> {
     }
 }
 
-/// On MySQL only, a transaction goes on as single statements, or as another transaction, after it has ended.
-/// A savepoint ends with it, however it ends.
-const MARK: &str = "BEGIN; SAVEPOINT dblock";
-const MARK_IS_THERE: &str = "RELEASE SAVEPOINT dblock";
-
 /// The statement that begins the transaction of a lock, if not the driver's: it marks it for [`confirm`].
-pub(crate) fn begins_marked(hold: &Hold) -> Option<&'static str> {
+pub(crate) fn begins_with(hold: &Hold) -> Option<&'static str> {
     let source = hold.engine().fence_source(hold.lease().key());
-    source.and_then(|source| (source.database == Database::MySql).then_some(MARK))
+    source.and_then(|source| source.dialect.begins_with())
 }
 
 /// Right before the commit: the transaction must still be the one that keeps the lock. If the body swallowed
@@ -155,14 +149,8 @@ pub(crate) async fn confirm(hold: &Hold, transaction: &mut dyn FenceConnection) 
         // An outer hold goes on, whose lease was checked in this transaction.
         lease.check()?;
     }
-    let stands = match check.source.database {
-        Database::MySql => is_marked(transaction).await,
-        _ if is_kept => {
-            let read = reads_release(transaction, &check).await;
-            read.map(|read| read == ReadsRelease::Written)
-        }
-        database => runs(transaction, database, "SELECT 'open'").await,
-    };
+    let dialect = check.source.dialect;
+    let stands = dialect.still_runs(transaction, &check, is_kept).await;
     if stands.map_err(|error| failed(lease, error))? {
         return Ok(());
     }
@@ -173,23 +161,11 @@ pub(crate) async fn confirm(hold: &Hold, transaction: &mut dyn FenceConnection) 
     Err(failed(lease, StoreError::new(StoreErrorKind::Other, message)))
 }
 
-async fn is_marked(transaction: &mut dyn FenceConnection) -> Result<bool, StoreError> {
-    let statement = FenceStatement::new(Database::MySql, MARK_IS_THERE, []);
-    match transaction.execute(&statement).await {
-        Ok(_) => Ok(true),
-        // There is no such savepoint any more.
-        Err(error) if error.code() == Some("1305") => Ok(false),
-        Err(error) => Err(statement_failed(Database::MySql, error)),
+/// The error of a commit.
+pub(crate) fn commit_failed(hold: &Hold, error: sqlx::Error) -> LockError {
+    let lease = hold.lease();
+    match check_of(lease, hold.engine()) {
+        Ok(check) => failed(lease, fence::commit_failed(check.source.dialect, error)),
+        Err(error) => error,
     }
-}
-
-/// A transaction of PostgreSQL that has failed runs nothing.
-async fn runs(
-    transaction: &mut dyn FenceConnection,
-    database: Database,
-    query: &str,
-) -> Result<bool, StoreError> {
-    let statement = FenceStatement::new(database, query, []);
-    let answer = transaction.query(&statement).await;
-    answer.map_or_else(|error| Err(statement_failed(database, error)), |_| Ok(true))
 }

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::statements::reads_release;
 use super::{check_of, failed};
 use crate::Key;
 use crate::LockError;
 use crate::engine::{EngineHandle, Lease, STORE_TIMEOUT};
-use crate::store::fence::{Database, FenceCheck, FenceConnection, ReadsRelease};
+use crate::store::fence::{FenceCheck, FenceConnection, ReadsRelease};
 use crate::store::{LockRow, StoreError, StoreErrorKind};
 
 /// A lock that ends with a transaction cannot be checked in another one: that would wait for the first.
@@ -109,11 +108,12 @@ async fn keeper(
     limit: Duration,
     transaction: &mut dyn FenceConnection,
 ) -> Result<Keeper, LockError> {
-    let read = reads_release(transaction, check).await;
-    match read.map_err(|error| LockError::store_of(check.key, error))? {
+    let failed = |error| LockError::store_of(check.key, error);
+    let dialect = check.source.dialect_in(transaction).map_err(failed)?;
+    match dialect.reads_release(transaction, check).await.map_err(failed)? {
+        ReadsRelease::WrittenHere => return Ok(Keeper::This),
         ReadsRelease::NotWritten => return Ok(Keeper::Another),
         ReadsRelease::TakenBack => return Ok(Keeper::Over),
-        ReadsRelease::Written if check.source.database == Database::Postgres => return Ok(Keeper::This),
         ReadsRelease::Written => {}
     }
     // Asked afterwards: if it is not committed even now, this transaction is the one that has written it.

@@ -112,16 +112,15 @@ impl LockBuilder<'_> {
         let key = Self::one_key(keys, ONE_KEY)?;
         let began = locks.begins(&options);
         let hold = locks.hold_and_begin(&key, &options, began, None).await?;
-        let failed = |error| fence::failed(hold.lease(), error);
         let engine = &locks.shared.engine;
         // Whoever waits for the pool keeps the key.
         let limit = began.left(engine).map(|left| left.max(BEGINNING));
-        let begins = begin_with(pool, fence::begins_marked(&hold));
+        let begins = begin_with(pool, fence::begins_with(&hold));
         let opened = engine.within(limit, begins).await;
         // Declared after the hold, so that it is dropped before.
         let mut tx = opened
             .unwrap_or(Err(sqlx::Error::PoolTimedOut))
-            .map_err(|error| failed(fence::begin_failed(error)))?;
+            .map_err(|error| fence::failed(hold.lease(), fence::begin_failed(error)))?;
         let at_once = fence::is_kept_at_once(&hold);
         if at_once {
             fence::keep_at_once(&hold, &mut tx).await?;
@@ -150,10 +149,9 @@ impl LockBuilder<'_> {
         } else {
             fence::keep(from_ref(&hold), &mut tx).await?;
         }
-        let database = tx.database();
         tx.commit()
             .await
-            .map_err(|error| failed(fence::commit_failed(database, error)))?;
+            .map_err(|error| fence::commit_failed(&hold, error))?;
         if hold.lease().is_kept_in_transaction() {
             hold.committed();
         } else {

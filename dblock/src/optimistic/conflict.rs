@@ -84,18 +84,8 @@ impl Conflict for LockError {
 impl Conflict for sqlx::Error {
     fn is_conflict(&self) -> bool {
         // Only the database's own answer says that nothing stands.
-        let Some(answer) = self.as_database_error() else {
-            return false;
-        };
-        let databases: [fn(&dyn sqlx::error::DatabaseError) -> bool; _] = [
-            #[cfg(feature = "postgres")]
-            crate::store::postgres::is_conflict,
-            #[cfg(feature = "mysql")]
-            crate::store::mysql::is_conflict,
-            #[cfg(feature = "sqlite")]
-            crate::store::sqlite::is_conflict,
-        ];
-        databases.iter().any(|is_conflict| is_conflict(answer))
+        self.as_database_error()
+            .is_some_and(crate::store::conflict::is_conflict)
     }
 }
 

@@ -6,6 +6,8 @@ mod error;
 mod over_sqlx;
 mod statement;
 
+use std::fmt;
+use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -13,7 +15,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 pub use self::error::DriverError;
-pub(crate) use self::over_sqlx::driver_error;
+pub(crate) use self::over_sqlx::{begin_failed, commit_failed};
 pub use self::statement::FenceStatement;
 #[cfg(feature = "postgres")]
 pub(crate) use self::statement::literal;
@@ -118,10 +120,68 @@ pub enum Database {
     Sqlite,
 }
 
+/// What a database has of its own for statements in a user's transaction.
+pub(crate) trait Dialect: fmt::Debug + Send + Sync {
+    fn database(&self) -> Database;
+
+    /// The time left of each lease, `None` when it is gone. Until the transaction ends, nobody else can take the
+    /// locks over.
+    fn verify<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        checks: &'a [FenceCheck<'a>],
+    ) -> StoreFuture<'a, Result<Vec<Option<Duration>>, StoreError>>;
+
+    /// Frees the rows in the transaction: false for a lease that is gone. Others acquire the keys when it
+    /// commits.
+    fn release<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        checks: &'a [FenceCheck<'a>],
+    ) -> StoreFuture<'a, Result<Vec<bool>, StoreError>>;
+
+    /// What the transaction reads of the release.
+    fn reads_release<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        check: &'a FenceCheck<'a>,
+    ) -> StoreFuture<'a, Result<ReadsRelease, StoreError>>;
+
+    /// The statement that writes the success of an attempt into this table, with the parameters of a
+    /// [`Completion`].
+    #[cfg(feature = "run_once")]
+    fn complete(&self, records: &str) -> String;
+
+    /// Classifies the error of a statement.
+    fn failed(&self, error: DriverError) -> StoreError;
+
+    /// Whether a transaction that has written keeps every other writer out. Then it writes the release last.
+    fn has_one_writer(&self) -> bool {
+        false
+    }
+
+    /// The statement that begins the transaction of a lock, if not the driver's own.
+    fn begins_with(&self) -> Option<&'static str> {
+        None
+    }
+
+    /// Right before the commit: whether the transaction still is the one that the body was given. `is_kept`
+    /// says that the release was written in it. With one writer the release itself has just told.
+    fn still_runs<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        check: &'a FenceCheck<'a>,
+        is_kept: bool,
+    ) -> StoreFuture<'a, Result<bool, StoreError>> {
+        let _ = (connection, check, is_kept);
+        Box::pin(ready(Ok(true)))
+    }
+}
+
 /// The database and the tables that a statement in a user's transaction concerns.
 #[derive(Debug, Clone)]
 pub(crate) struct FenceSource {
-    pub(crate) database: Database,
+    pub(crate) dialect: &'static dyn Dialect,
     pub(crate) table: Arc<str>,
     /// The quoted table of records.
     #[cfg_attr(not(feature = "run_once"), allow(dead_code))]
@@ -138,6 +198,72 @@ impl FenceSource {
     pub(crate) fn of(store: &dyn Store, part: usize) -> Option<Self> {
         store.transaction_source(part)?.downcast_ref().cloned()
     }
+
+    /// What the database of both says. Refuses a transaction on another kind of database.
+    pub(crate) fn dialect_in(
+        &self,
+        transaction: &dyn FenceConnection,
+    ) -> Result<&'static dyn Dialect, StoreError> {
+        let (found, kept) = (transaction.database(), self.dialect.database());
+        if found == kept {
+            return Ok(self.dialect);
+        }
+        Err(StoreError::new(
+            StoreErrorKind::Unsupported,
+            format!(
+                "the transaction is on {found:?}, but the lock is kept on {kept:?}; a fence check needs a transaction on the \
+                 database that keeps the lock"
+            ),
+        ))
+    }
+
+    /// A statement whose `$1` is the first of the values, and so on.
+    fn statement(&self, sql: &str, values: impl Into<Vec<String>>) -> FenceStatement {
+        let statement = FenceStatement::new(self.dialect.database(), sql, values);
+        statement.behind_a_pooler(self.pooled.load(Ordering::Relaxed))
+    }
+
+    /// The rows of a statement's answer.
+    pub(crate) async fn query(
+        &self,
+        connection: &mut dyn FenceConnection,
+        sql: &str,
+        values: impl Into<Vec<String>>,
+    ) -> Result<Vec<String>, StoreError> {
+        let rows = connection.query(&self.statement(sql, values)).await;
+        rows.map_err(|error| self.dialect.failed(error))
+    }
+
+    /// Runs a statement, and returns whether it wrote a row.
+    #[cfg(any(feature = "mysql", feature = "sqlite", feature = "run_once"))]
+    pub(crate) async fn writes(
+        &self,
+        connection: &mut dyn FenceConnection,
+        sql: &str,
+        values: impl Into<Vec<String>>,
+    ) -> Result<bool, StoreError> {
+        let written = connection.execute(&self.statement(sql, values)).await;
+        Ok(written.map_err(|error| self.dialect.failed(error))? > 0)
+    }
+
+    /// The fence check of one lease, for the project's own tests.
+    #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+    pub(crate) async fn verify(
+        &self,
+        connection: &mut dyn FenceConnection,
+        key: &Key,
+        lease_id: Uuid,
+        fence_token: i64,
+    ) -> Result<Option<Duration>, StoreError> {
+        let check = FenceCheck {
+            source: self,
+            key,
+            lease_id,
+            fence_token,
+        };
+        let left = self.dialect.verify(connection, &[check]).await?;
+        Ok(left.into_iter().next().flatten())
+    }
 }
 
 /// The lease that a fence check looks for.
@@ -150,37 +276,43 @@ pub(crate) struct FenceCheck<'a> {
 }
 
 impl FenceCheck<'_> {
-    /// The statement `sql`, whose parameters are `$1` the key, `$2` the lease as hexadecimal digits, `$3` the
-    /// token.
-    pub(crate) fn statement(&self, sql: &str) -> FenceStatement {
-        let statement = FenceStatement::new(self.source.database, sql, self.values());
-        statement.behind_a_pooler(self.source.pooled.load(Ordering::Relaxed))
+    /// The one row of a statement's answer, or none. Its parameters are [`values`](Self::values).
+    pub(crate) async fn row(
+        &self,
+        connection: &mut dyn FenceConnection,
+        sql: &str,
+    ) -> Result<Option<String>, StoreError> {
+        let mut rows = self
+            .source
+            .query(connection, sql, self.values())
+            .await?
+            .into_iter();
+        let row = rows.next();
+        match rows.next() {
+            None => Ok(row),
+            Some(_) => Err(unreadable("more than one row")),
+        }
     }
 
+    /// `$1` the key, `$2` the lease as hexadecimal digits, `$3` the token.
     pub(crate) fn values(&self) -> [String; 3] {
         let (key, lease_id) = (self.key.as_str().to_owned(), self.lease_id.simple().to_string());
         [key, lease_id, self.fence_token.to_string()]
     }
 }
 
-/// What a transaction reads of the release of a lock.
+/// What a transaction reads of the release of a lock. Each database reads some of these.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[cfg_attr(not(all(feature = "postgres", feature = "mysql")), allow(dead_code))]
 pub(crate) enum ReadsRelease {
-    /// It is written, by this transaction as far as the database can tell.
+    /// This very transaction has written it.
+    WrittenHere,
+    /// It is written, by this transaction or by one that has ended meanwhile.
     Written,
     /// It is not: another transaction keeps the lock.
     NotWritten,
     /// It is not, and no transaction keeps the lock: the one that did was rolled back.
-    #[cfg_attr(not(feature = "mysql"), allow(dead_code, reason = "only MySQL reads it so"))]
     TakenBack,
-}
-
-impl ReadsRelease {
-    /// From whether the transaction finds the release.
-    #[cfg(any(feature = "postgres", feature = "sqlite"))]
-    pub(crate) fn found(is_found: bool) -> Self {
-        if is_found { Self::Written } else { Self::NotWritten }
-    }
 }
 
 /// The success of an attempt of `run_once`, to be written in the transaction.
@@ -196,9 +328,13 @@ pub(crate) struct Completion<'a> {
 
 #[cfg(feature = "run_once")]
 impl Completion<'_> {
-    /// The statement `sql`, whose parameters are `$1` the key, `$2` the token, `$3` the attempts, `$4` the
-    /// result, `$5` for how many µs it is remembered.
-    pub(crate) fn statement(&self, source: &FenceSource, sql: &str) -> FenceStatement {
+    /// Writes it: false when the transaction does not see the attempt. The parameters are `$1` the key, `$2` the
+    /// token, `$3` the attempts, `$4` the result, `$5` for how many µs it is remembered.
+    pub(crate) async fn write(
+        &self,
+        connection: &mut dyn FenceConnection,
+        source: &FenceSource,
+    ) -> Result<bool, StoreError> {
         let values = [
             self.key.as_str().to_owned(),
             self.fence_token.to_string(),
@@ -206,33 +342,9 @@ impl Completion<'_> {
             self.json.to_owned(),
             super::clock::micros(self.keep).to_string(),
         ];
-        let statement = FenceStatement::new(source.database, sql, values);
-        statement.behind_a_pooler(source.pooled.load(Ordering::Relaxed))
+        let sql = source.dialect.complete(&source.record_table);
+        source.writes(connection, &sql, values).await
     }
-}
-
-/// Runs a statement, and returns the one row of its answer, or none. `failed` classifies the driver's error.
-pub(crate) async fn one_row(
-    connection: &mut dyn FenceConnection,
-    statement: &FenceStatement,
-    failed: fn(DriverError) -> StoreError,
-) -> Result<Option<String>, StoreError> {
-    let mut rows = connection.query(statement).await.map_err(failed)?.into_iter();
-    let row = rows.next();
-    match rows.next() {
-        None => Ok(row),
-        Some(_) => Err(unreadable("more than one row")),
-    }
-}
-
-/// Runs a statement, and returns whether it wrote a row. `failed` classifies the driver's error.
-#[cfg(any(feature = "mysql", feature = "sqlite", feature = "run_once"))]
-pub(crate) async fn writes(
-    connection: &mut dyn FenceConnection,
-    statement: &FenceStatement,
-    failed: fn(DriverError) -> StoreError,
-) -> Result<bool, StoreError> {
-    Ok(connection.execute(statement).await.map_err(failed)? > 0)
 }
 
 /// The time left of a lease, from an answer in µs.

@@ -15,6 +15,7 @@ mod purge;
 mod record;
 mod row;
 mod session;
+mod source;
 mod sql;
 
 use std::any::Any;
@@ -26,10 +27,9 @@ use std::time::Duration;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection};
 use uuid::Uuid;
 
-pub(crate) use self::error::{is_conflict, of_fence_check};
-pub(crate) use self::fence::{reads_release, release_in, verify};
-#[cfg(feature = "run_once")]
-pub(crate) use self::record::complete_in;
+pub(crate) use self::error::is_conflict;
+pub(crate) use self::source::from_url;
+pub use self::source::open;
 
 use self::error::Rights;
 use self::one::Statements;
@@ -37,7 +37,7 @@ use self::session::Session;
 use super::busy_keys::BusyKeys;
 use super::connect_options::{self, OptionsSource};
 use super::connections::{Connections, MAX_CONNECTIONS};
-use super::fence::{Database, FenceCheck, FenceSource};
+use super::fence::FenceSource;
 use super::table::TableName;
 use super::{
     Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
@@ -116,15 +116,7 @@ impl MySqlStore {
         lease_id: Uuid,
         fence_token: i64,
     ) -> Result<Option<Duration>, StoreError> {
-        let source = self.source();
-        let check = FenceCheck {
-            source: &source,
-            key,
-            lease_id,
-            fence_token,
-        };
-        let left = verify(connection, &[check]).await?;
-        Ok(left.into_iter().next().flatten())
+        self.source().verify(connection, key, lease_id, fence_token).await
     }
 
     /// Classifies an error of a statement on the lock table.
@@ -156,7 +148,7 @@ impl MySqlStore {
     /// What a statement in a user's transaction concerns.
     fn source(&self) -> FenceSource {
         FenceSource {
-            database: Database::MySql,
+            dialect: &fence::MySql,
             table: Arc::from(self.qualified_table()),
             record_table: Arc::from(self.qualified(&self.table.quoted_record('`'))),
             idle_limit: None,

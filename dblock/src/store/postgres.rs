@@ -18,6 +18,7 @@ mod purge;
 mod record;
 mod row;
 mod session;
+mod source;
 mod sql;
 mod statement;
 mod warnings;
@@ -32,16 +33,15 @@ use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
 use uuid::Uuid;
 
-pub(crate) use self::error::{is_conflict, of_fence_check};
-pub(crate) use self::fence::{reads_release, release_in, verify};
-#[cfg(feature = "run_once")]
-pub(crate) use self::record::complete_in;
+pub(crate) use self::error::is_conflict;
+pub(crate) use self::source::from_url;
+pub use self::source::open;
 
 use self::session::{Opener, Session};
 use super::busy_keys::BusyKeys;
 use super::connect_options::{self, OptionsSource};
 use super::connections::{Connections, MAX_CONNECTIONS};
-use super::fence::{Database, FenceCheck, FenceSource};
+use super::fence::FenceSource;
 use super::table::TableName;
 use super::{
     Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
@@ -121,10 +121,10 @@ impl PostgresStore {
         error::of_statement(error, &self.table)
     }
 
-    /// [`verify`] for tests.
+    /// For tests: the fence check.
     ///
     /// # Errors
-    /// As [`verify`].
+    /// The database's answer.
     #[doc(hidden)]
     pub async fn verify_in(
         &self,
@@ -133,21 +133,13 @@ impl PostgresStore {
         lease_id: Uuid,
         fence_token: i64,
     ) -> Result<Option<Duration>, StoreError> {
-        let source = self.source();
-        let check = FenceCheck {
-            source: &source,
-            key,
-            lease_id,
-            fence_token,
-        };
-        let left = verify(connection, &[check]).await?;
-        Ok(left.into_iter().next().flatten())
+        self.source().verify(connection, key, lease_id, fence_token).await
     }
 
     /// What a statement in a user's transaction concerns.
     fn source(&self) -> FenceSource {
         FenceSource {
-            database: Database::Postgres,
+            dialect: &fence::Postgres,
             table: self.table.quoted('"').into(),
             record_table: self.table.quoted_record('"').into(),
             idle_limit: self.idle_limit,

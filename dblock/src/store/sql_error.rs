@@ -1,5 +1,7 @@
 //! Maps a driver's error to a [`StoreError`]: the part that all databases share.
 
+use sqlx::error::DatabaseError;
+
 use super::{StoreError, StoreErrorKind};
 
 /// The drivers are built without TLS.
@@ -13,7 +15,7 @@ pub(crate) const NO_TLS: &str =
 /// any other error, once something was sent, the outcome is unknown.
 pub(crate) fn of_statement(
     error: sqlx::Error,
-    dialect: impl Fn(&dyn sqlx::error::DatabaseError) -> Option<(StoreErrorKind, &'static str)>,
+    dialect: impl Fn(&dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>,
 ) -> StoreError {
     match error {
         sqlx::Error::Database(answer) => {
@@ -43,7 +45,7 @@ pub(crate) fn of_statement(
 /// Classifies an error of opening a connection. Nothing was sent, so the outcome is known.
 pub(crate) fn of_connect(
     error: sqlx::Error,
-    dialect: impl Fn(&dyn sqlx::error::DatabaseError) -> Option<(StoreErrorKind, &'static str)>,
+    dialect: impl Fn(&dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>,
 ) -> StoreError {
     match error {
         sqlx::Error::Database(_) => of_statement(error, dialect),
@@ -72,5 +74,14 @@ pub(crate) fn row_locked() -> StoreError {
         StoreErrorKind::Conflict,
         "a transaction that is still open keeps the row of the lock or of the record locked, such as one that called \
          `verify_in`",
+    )
+}
+
+/// The answer to an action that this version does not know.
+#[cfg(any(feature = "postgres", feature = "sqlite"))]
+pub(crate) fn unsupported_action() -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Unsupported,
+        "this version of the store does not know the action; upgrade the dblock crate",
     )
 }

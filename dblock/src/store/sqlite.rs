@@ -12,6 +12,7 @@ mod purge;
 mod record;
 mod row;
 mod session;
+mod source;
 mod sql;
 
 use std::any::Any;
@@ -21,15 +22,14 @@ use std::time::Duration;
 use sqlx::sqlite::{SqliteArguments, SqliteConnectOptions, SqliteRow};
 use sqlx::{AssertSqlSafe, SqliteConnection};
 
-pub(crate) use self::error::{is_conflict, of_fence_check};
-pub(crate) use self::fence::{reads_release, release_in, verify};
-#[cfg(feature = "run_once")]
-pub(crate) use self::record::complete_in;
+pub(crate) use self::error::is_conflict;
+pub(crate) use self::source::from_url;
+pub use self::source::open;
 
 use self::sql::Statements;
 use super::busy_keys::BusyKeys;
 use super::connections::Connections;
-use super::fence::{Database, FenceSource};
+use super::fence::FenceSource;
 use super::table::TableName;
 use super::{
     Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
@@ -89,7 +89,7 @@ impl SqliteStore {
     /// What a statement in a user's transaction concerns.
     fn source(&self) -> FenceSource {
         FenceSource {
-            database: Database::Sqlite,
+            dialect: &fence::Sqlite,
             table: self.table.quoted('"').into(),
             record_table: self.table.quoted_record('"').into(),
             idle_limit: None,

@@ -20,7 +20,6 @@ pub(crate) struct TableName {
     name: String,
 }
 
-#[cfg_attr(not(feature = "sql"), allow(dead_code, reason = "only SQL needs the text"))]
 impl TableName {
     /// Reads `table` or `schema.table`. The error is for people.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {

@@ -3,11 +3,11 @@
 use sqlx::error::DatabaseError;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::{Database, DriverError, FenceConnection, FenceStatement};
-use crate::store::StoreFuture;
+use super::{Database, Dialect, DriverError, FenceConnection, FenceStatement};
+use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
 macro_rules! fence_connection {
-    ($feature:literal, $database:ident, $driver:ty, $connection:ty, $code:expr) => {
+    ($feature:literal, $database:ident, $driver:ty, $connection:ty) => {
         #[cfg(feature = $feature)]
         #[diagnostic::do_not_recommend]
         impl FenceConnection for $connection {
@@ -27,7 +27,7 @@ macro_rules! fence_connection {
                     // Unchecked, because the session may call its text something else, such as binary.
                     let answers =
                         rows.and_then(|rows| rows.iter().map(|row| row.try_get_unchecked(0)).collect());
-                    answers.map_err(|error| failed(error, $code))
+                    answers.map_err(driver_error)
                 })
             }
 
@@ -40,8 +40,7 @@ macro_rules! fence_connection {
                         true => prepared!(statement).execute(self).await,
                         false => as_text!(statement).execute(self).await,
                     };
-                    done.map(|done| done.rows_affected())
-                        .map_err(|error| failed(error, $code))
+                    done.map(|done| done.rows_affected()).map_err(driver_error)
                 })
             }
         }
@@ -88,39 +87,28 @@ macro_rules! prepared {
     }};
 }
 
-fence_connection!(
-    "postgres",
-    Postgres,
-    sqlx::Postgres,
-    sqlx::PgConnection,
-    postgres_code
-);
-fence_connection!("mysql", MySql, sqlx::MySql, sqlx::MySqlConnection, mysql_code);
-fence_connection!(
-    "sqlite",
-    Sqlite,
-    sqlx::Sqlite,
-    sqlx::SqliteConnection,
-    sqlite_code
-);
+fence_connection!("postgres", Postgres, sqlx::Postgres, sqlx::PgConnection);
+fence_connection!("mysql", MySql, sqlx::MySql, sqlx::MySqlConnection);
+fence_connection!("sqlite", Sqlite, sqlx::Sqlite, sqlx::SqliteConnection);
 
-/// An error of sqlx on this database.
-pub(crate) fn driver_error(database: Database, error: sqlx::Error) -> DriverError {
-    let code = match database {
-        #[cfg(feature = "postgres")]
-        Database::Postgres => postgres_code,
-        #[cfg(feature = "mysql")]
-        Database::MySql => mysql_code,
-        #[cfg(feature = "sqlite")]
-        Database::Sqlite => sqlite_code,
-        #[cfg(not(all(feature = "postgres", feature = "mysql", feature = "sqlite")))]
-        _ => |_: &dyn DatabaseError| None,
-    };
-    failed(error, code)
+/// The error of a transaction that did not begin.
+pub(crate) fn begin_failed(error: sqlx::Error) -> StoreError {
+    let message = format!("the transaction cannot begin: {error}");
+    StoreError::new(StoreErrorKind::Unreachable, message).with_source(error)
 }
 
-/// `code` is `None` for an error that ends the session.
-fn failed(error: sqlx::Error, code: fn(&dyn DatabaseError) -> Option<String>) -> DriverError {
+/// The error of a commit. Without an answer of the database's it may have been carried out, and must not be
+/// called retryable, as a request of ours may be.
+pub(crate) fn commit_failed(dialect: &dyn Dialect, error: sqlx::Error) -> StoreError {
+    let error = dialect.failed(driver_error(error));
+    if error.is_outcome_unknown() {
+        let message = format!("it is unknown whether the transaction was committed: {error}");
+        return StoreError::new(StoreErrorKind::Other, message).with_source(error);
+    }
+    error
+}
+
+fn driver_error(error: sqlx::Error) -> DriverError {
     let answer = error.as_database_error();
     let failed = match answer.and_then(|answer| Some((answer.message(), code(answer)?))) {
         Some((message, code)) => DriverError::refused(message).with_code(code),
@@ -129,23 +117,19 @@ fn failed(error: sqlx::Error, code: fn(&dyn DatabaseError) -> Option<String>) ->
     failed.with_source(error)
 }
 
-/// An error of the two higher severities ends the session, without saying what became of the statement.
-#[cfg(feature = "postgres")]
-fn postgres_code(answer: &dyn DatabaseError) -> Option<String> {
-    use sqlx::postgres::{PgDatabaseError, PgSeverity};
+/// The database's own code. `None` for an error that ends the session.
+fn code(answer: &dyn DatabaseError) -> Option<String> {
+    #[cfg(feature = "postgres")]
+    if let Some(answer) = answer.try_downcast_ref::<sqlx::postgres::PgDatabaseError>() {
+        use sqlx::postgres::PgSeverity::{Fatal, Panic};
 
-    let answer = answer.try_downcast_ref::<PgDatabaseError>()?;
-    let ends = matches!(answer.severity(), PgSeverity::Fatal | PgSeverity::Panic);
-    (!ends).then(|| answer.code().to_owned())
-}
-
-#[cfg(feature = "mysql")]
-fn mysql_code(answer: &dyn DatabaseError) -> Option<String> {
-    let answer = answer.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>()?;
-    Some(answer.number().to_string())
-}
-
-#[cfg(feature = "sqlite")]
-fn sqlite_code(answer: &dyn DatabaseError) -> Option<String> {
+        // These end the session without saying what became of the statement.
+        let ends = matches!(answer.severity(), Fatal | Panic);
+        return (!ends).then(|| answer.code().to_owned());
+    }
+    #[cfg(feature = "mysql")]
+    if let Some(answer) = answer.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>() {
+        return Some(answer.number().to_string());
+    }
     answer.code().map(Into::into)
 }

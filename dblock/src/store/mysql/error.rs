@@ -78,7 +78,7 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName, rights: Rights
 }
 
 /// An error of a statement on a user's connection.
-pub(crate) fn of_fence_check(error: DriverError) -> StoreError {
+pub(super) fn of_fence_check(error: DriverError) -> StoreError {
     let missing = "this transaction does not find the lock table: begin it on the server that keeps the lock, and name \
                    the table with its database in the builder's `table` if the URL names none";
     error.classify(|code, message| match code.parse().ok()? {

@@ -3,65 +3,117 @@
 use std::time::{Duration, Instant};
 
 use super::{error, sql};
-use crate::store::fence::{FenceCheck, FenceConnection, ReadsRelease, one_row, time_left, writes};
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::fence::{
+    Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceStatement, ReadsRelease, time_left,
+};
+use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
-/// Locks the rows of the keys for sharing and returns the time left of each lease, `None` when it is gone.
-/// From here to the end of the user's transaction nobody else can take the locks over.
-///
-/// Each key has a statement of its own: for several the server would choose a plan, which on a small table
-/// may be a scan, and a scan locks other rows too.
-pub(crate) async fn verify(
-    connection: &mut dyn FenceConnection,
-    checks: &[FenceCheck<'_>],
-) -> Result<Vec<Option<Duration>>, StoreError> {
-    let mut left = Vec::with_capacity(checks.len());
-    for check in checks {
-        // MariaDB has no FOR SHARE.
-        left.push(lock(connection, check, "LOCK IN SHARE MODE").await?);
-    }
-    Ok(left)
-}
+/// After its end a transaction goes on here as single statements, or as another transaction. A savepoint ends
+/// with it, however it ends.
+const MARK: &str = "BEGIN; SAVEPOINT dblock";
+const MARK_IS_THERE: &str = "RELEASE SAVEPOINT dblock";
 
-/// Frees the rows in the transaction: false for a lease that is gone. Others acquire the keys when it
-/// commits.
-pub(crate) async fn release_in(
-    connection: &mut dyn FenceConnection,
-    checks: &[FenceCheck<'_>],
-) -> Result<Vec<bool>, StoreError> {
-    let mut released = Vec::with_capacity(checks.len());
-    for check in checks {
-        released.push(release(connection, check).await?);
+#[derive(Debug)]
+pub(super) struct MySql;
+
+impl Dialect for MySql {
+    fn database(&self) -> Database {
+        Database::MySql
     }
-    Ok(released)
+
+    /// Locks the rows of the keys for sharing.
+    ///
+    /// Each key has a statement of its own: for several the server would choose a plan, which on a small table
+    /// may be a scan, and a scan locks other rows too.
+    fn verify<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        checks: &'a [FenceCheck<'a>],
+    ) -> StoreFuture<'a, Result<Vec<Option<Duration>>, StoreError>> {
+        Box::pin(async move {
+            let mut left = Vec::with_capacity(checks.len());
+            for check in checks {
+                // MariaDB has no FOR SHARE.
+                left.push(lock(connection, check, "LOCK IN SHARE MODE").await?);
+            }
+            Ok(left)
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        checks: &'a [FenceCheck<'a>],
+    ) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
+        Box::pin(async move {
+            let mut released = Vec::with_capacity(checks.len());
+            for check in checks {
+                released.push(release(connection, check).await?);
+            }
+            Ok(released)
+        })
+    }
+
+    /// The release is found where no other transaction has the row locked.
+    ///
+    /// A locking read, because a plain one would fix the transaction's snapshot, from before the lock that it
+    /// waits for next, and would see under READ UNCOMMITTED what another transaction has not committed.
+    ///
+    /// When the release is taken back, this transaction keeps the row locked from here on.
+    fn reads_release<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        check: &'a FenceCheck<'a>,
+    ) -> StoreFuture<'a, Result<ReadsRelease, StoreError>> {
+        Box::pin(async move {
+            let row = check
+                .row(connection, &sql::reads_release(&check.source.table))
+                .await?;
+            Ok(match row.as_deref() {
+                None => ReadsRelease::NotWritten,
+                Some("0") => ReadsRelease::Written,
+                Some(_) => ReadsRelease::TakenBack,
+            })
+        })
+    }
+
+    #[cfg(feature = "run_once")]
+    fn complete(&self, records: &str) -> String {
+        sql::complete_in(records)
+    }
+
+    fn failed(&self, error: DriverError) -> StoreError {
+        error::of_fence_check(error)
+    }
+
+    fn begins_with(&self) -> Option<&'static str> {
+        Some(MARK)
+    }
+
+    fn still_runs<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        _: &'a FenceCheck<'a>,
+        _: bool,
+    ) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let statement = FenceStatement::new(Database::MySql, MARK_IS_THERE, []);
+            match connection.execute(&statement).await {
+                Ok(_) => Ok(true),
+                // There is no such savepoint any more.
+                Err(error) if error.code() == Some("1305") => Ok(false),
+                Err(error) => Err(self.failed(error)),
+            }
+        })
+    }
 }
 
 async fn release(connection: &mut dyn FenceConnection, check: &FenceCheck<'_>) -> Result<bool, StoreError> {
     if lock(connection, check, "FOR UPDATE").await?.is_none() {
         return Ok(false);
     }
-    let statement = check.statement(&sql::release_in(&check.source.table));
-    writes(connection, &statement, error::of_fence_check).await
-}
-
-/// Whether the row is released by the lease, and no other transaction has it locked: then this one has
-/// written that, or another one that has ended meanwhile.
-///
-/// A locking read, because a plain one would fix the transaction's snapshot, from before the lock that it
-/// waits for next, and would see under READ UNCOMMITTED what another transaction has not committed.
-///
-/// When the release is taken back, this transaction keeps the row locked from here on.
-pub(crate) async fn reads_release(
-    connection: &mut dyn FenceConnection,
-    check: &FenceCheck<'_>,
-) -> Result<ReadsRelease, StoreError> {
-    let statement = check.statement(&sql::reads_release(&check.source.table));
-    let row = one_row(connection, &statement, error::of_fence_check).await?;
-    Ok(match row.as_deref() {
-        None => ReadsRelease::NotWritten,
-        Some("0") => ReadsRelease::Written,
-        Some(_) => ReadsRelease::TakenBack,
-    })
+    let sql = sql::release_in(&check.source.table);
+    check.source.writes(connection, &sql, check.values()).await
 }
 
 /// The time left of the lease, whose row is locked by `how` from here on.
@@ -85,8 +137,9 @@ async fn ask(
     check: &FenceCheck<'_>,
     how: &str,
 ) -> Result<Option<Duration>, StoreError> {
-    let statement = check.statement(&sql::verify(&check.source.table, how));
-    let row = one_row(connection, &statement, error::of_fence_check).await?;
+    let row = check
+        .row(connection, &sql::verify(&check.source.table, how))
+        .await?;
     match row.as_deref() {
         None | Some(sql::GONE) => Ok(None),
         Some(sql::STALE_SNAPSHOT) => Err(StoreError::new(

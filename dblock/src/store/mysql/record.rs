@@ -9,8 +9,6 @@ use super::session::Session;
 use super::{MySqlStore, error, migrate, row, sql};
 use crate::Key;
 use crate::store::clock::micros;
-#[cfg(feature = "run_once")]
-use crate::store::fence::{Completion, FenceConnection, FenceSource, writes};
 use crate::store::sql_error::row_locked;
 use crate::store::sql_row::{self, RECORD_COLUMNS, RECORD_WIDTH, in_order};
 use crate::store::{Purged, StoreError, StoreFuture, schema};
@@ -367,16 +365,4 @@ fn is_duplicate(error: &StoreError) -> bool {
         .and_then(|cause| cause.downcast_ref())
         .and_then(error::number)
         == Some(error::DUPLICATE_KEY)
-}
-
-/// Writes the success of an attempt in a user's transaction: false when the transaction does not see the
-/// attempt.
-#[cfg(feature = "run_once")]
-pub(crate) async fn complete_in(
-    connection: &mut dyn FenceConnection,
-    source: &FenceSource,
-    completion: &Completion<'_>,
-) -> Result<bool, StoreError> {
-    let statement = completion.statement(source, &sql::complete_in(&source.record_table));
-    writes(connection, &statement, error::of_fence_check).await
 }

@@ -7,6 +7,7 @@ use super::action::{self, ByStatement, Placed, Release};
 use super::certain::certain;
 use super::session::Session;
 use super::{PostgresStore, error, row};
+use crate::store::sql_error::unsupported_action;
 use crate::store::{Acquire, Action, Extend, Kind, Outcome, Request, StoreError, StoreErrorKind};
 
 type Answer = Result<Outcome, StoreError>;
@@ -38,10 +39,7 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
 fn unsupported(action: &Action) -> Option<Answer> {
     match action {
         Action::Extend(_) | Action::Release | Action::Acquire(_) => None,
-        _ => Some(Err(StoreError::new(
-            StoreErrorKind::Unsupported,
-            "this version of the store does not know the action; upgrade the dblock crate",
-        ))),
+        _ => Some(Err(unsupported_action())),
     }
 }
 

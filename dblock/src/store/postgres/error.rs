@@ -32,7 +32,7 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
 }
 
 /// An error of the fence check, in a user's transaction.
-pub(crate) fn of_fence_check(error: DriverError) -> StoreError {
+pub(super) fn of_fence_check(error: DriverError) -> StoreError {
     let read_only = "a fence check locks the row: begin a transaction that may write, on the primary";
     let aborted =
         "an error has ended this transaction, and the code went on: return that error, and roll back";

@@ -1,67 +1,107 @@
 //! The fence check in a user's transaction.
 
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::{error, sql};
 use crate::store::fence::{
-    FenceCheck, FenceConnection, FenceStatement, ReadsRelease, one_row, time_left, unreadable,
+    Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, time_left, unreadable,
 };
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
-/// Returns the time left of each lease, or `None` when it is gone. One statement for all.
-///
-/// Until that transaction ends, nobody else can take the keys over. The server ends the transaction when it
-/// has idled for the source's `idle_limit`. Otherwise a host that vanished would keep the keys busy until TCP
-/// notices, which may take hours.
-///
-/// # Errors
-/// [`StoreErrorKind::Conflict`] under REPEATABLE READ or stricter, when a row was written after the snapshot
-/// (by a renewal, for example) or is not in the snapshot. The transaction can be tried again.
-pub(crate) async fn verify(
-    connection: &mut dyn FenceConnection,
-    checks: &[FenceCheck<'_>],
-) -> Result<Vec<Option<Duration>>, StoreError> {
-    let answers = ask(connection, checks, sql::verify).await?;
-    let left = |answer: Option<String>| answer.as_deref().map(time_left).transpose();
-    answers.into_iter().map(left).collect()
-}
+#[derive(Debug)]
+pub(super) struct Postgres;
 
-/// Frees the rows in the transaction: false for a lease that is gone. Others acquire the keys, and are woken,
-/// when it commits. One statement for all.
-///
-/// # Errors
-/// As [`verify`], and [`StoreErrorKind::Unsupported`] below a savepoint: rolled back to it, the transaction
-/// would go on without the locks.
-pub(crate) async fn release_in(
-    connection: &mut dyn FenceConnection,
-    checks: &[FenceCheck<'_>],
-) -> Result<Vec<bool>, StoreError> {
-    let answers = ask(connection, checks, sql::release_in).await?;
-    if answers.contains(&None) {
-        // A lease is gone, or newer than the snapshot, which is an error of the check.
-        verify(connection, checks).await?;
+impl Dialect for Postgres {
+    fn database(&self) -> Database {
+        Database::Postgres
     }
-    let released = |answer: Option<String>| match answer.as_deref() {
-        None => Ok(false),
-        Some(sql::RELEASED_WHOLE) => Ok(true),
-        Some(sql::BELOW_SAVEPOINT) => Err(StoreError::new(
-            StoreErrorKind::Unsupported,
-            "a lock cannot end with a savepoint: release it in the transaction itself, before `SAVEPOINT`",
-        )),
-        Some(other) => Err(unreadable(other)),
-    };
-    answers.into_iter().map(released).collect()
-}
 
-/// Whether this very transaction has written the row as released by the lease.
-pub(crate) async fn reads_release(
-    connection: &mut dyn FenceConnection,
-    check: &FenceCheck<'_>,
-) -> Result<ReadsRelease, StoreError> {
-    let statement = check.statement(&sql::reads_release(&check.source.table));
-    let row = one_row(connection, &statement, error::of_fence_check).await?;
-    Ok(ReadsRelease::found(row.is_some()))
+    /// One statement for all.
+    ///
+    /// The server ends the transaction when it has idled for the source's `idle_limit`. Otherwise a host that
+    /// vanished would keep the keys busy until TCP notices, which may take hours.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Conflict`] under REPEATABLE READ or stricter, when a row was written after the snapshot
+    /// (by a renewal, for example) or is not in the snapshot. The transaction can be tried again.
+    fn verify<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        checks: &'a [FenceCheck<'a>],
+    ) -> StoreFuture<'a, Result<Vec<Option<Duration>>, StoreError>> {
+        Box::pin(async move {
+            let answers = ask(connection, checks, sql::verify).await?;
+            let left = |answer: Option<String>| answer.as_deref().map(time_left).transpose();
+            answers.into_iter().map(left).collect()
+        })
+    }
+
+    /// Others are woken when the transaction commits. One statement for all.
+    ///
+    /// # Errors
+    /// As [`verify`](Self::verify), and [`StoreErrorKind::Unsupported`] below a savepoint: rolled back to it, the
+    /// transaction would go on without the locks.
+    fn release<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        checks: &'a [FenceCheck<'a>],
+    ) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
+        Box::pin(async move {
+            let answers = ask(connection, checks, sql::release_in).await?;
+            if answers.contains(&None) {
+                // A lease is gone, or newer than the snapshot, which is an error of the check.
+                self.verify(connection, checks).await?;
+            }
+            let released = |answer: Option<String>| match answer.as_deref() {
+                None => Ok(false),
+                Some(sql::RELEASED_WHOLE) => Ok(true),
+                Some(sql::BELOW_SAVEPOINT) => Err(StoreError::new(
+                    StoreErrorKind::Unsupported,
+                    "a lock cannot end with a savepoint: release it in the transaction itself, before `SAVEPOINT`",
+                )),
+                Some(other) => Err(unreadable(other)),
+            };
+            answers.into_iter().map(released).collect()
+        })
+    }
+
+    fn reads_release<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        check: &'a FenceCheck<'a>,
+    ) -> StoreFuture<'a, Result<ReadsRelease, StoreError>> {
+        Box::pin(async move {
+            let row = check
+                .row(connection, &sql::reads_release(&check.source.table))
+                .await?;
+            Ok(row.map_or(ReadsRelease::NotWritten, |_| ReadsRelease::WrittenHere))
+        })
+    }
+
+    #[cfg(feature = "run_once")]
+    fn complete(&self, records: &str) -> String {
+        sql::complete_in(records)
+    }
+
+    fn failed(&self, error: DriverError) -> StoreError {
+        error::of_fence_check(error)
+    }
+
+    fn still_runs<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        check: &'a FenceCheck<'a>,
+        is_kept: bool,
+    ) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            if is_kept {
+                return Ok(self.reads_release(connection, check).await? == ReadsRelease::WrittenHere);
+            }
+            // A transaction that has failed runs nothing.
+            check.source.query(connection, "SELECT 'open'", []).await?;
+            Ok(true)
+        })
+    }
 }
 
 /// The answers of a statement; `None` for a lease that it does not find.
@@ -75,12 +115,7 @@ async fn ask(
     };
     let sql = sql(&source.table, source.idle_limit, checks.len());
     let values: Vec<_> = checks.iter().flat_map(FenceCheck::values).collect();
-    let statement = FenceStatement::new(source.database, &sql, values)
-        .behind_a_pooler(source.pooled.load(Ordering::Relaxed));
-    let rows = connection
-        .query(&statement)
-        .await
-        .map_err(error::of_fence_check)?;
+    let rows = source.query(connection, &sql, values).await?;
     let mut answers = vec![None; checks.len()];
     for row in rows {
         let numbered = row.split_once(' ');

@@ -8,14 +8,10 @@ use std::sync::Arc;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
-#[cfg(feature = "run_once")]
-use super::sql;
 use super::statement::Statement;
 use super::{PostgresStore, error, migrate, purge};
 use crate::Key;
 use crate::store::clock::micros;
-#[cfg(feature = "run_once")]
-use crate::store::fence::{Completion, FenceConnection, FenceSource, writes};
 use crate::store::sql_error::row_locked;
 use crate::store::sql_row::{self, RECORD_WIDTH, in_order};
 use crate::store::{Purged, StoreError, StoreFuture, schema};
@@ -224,16 +220,4 @@ fn expect(statement: Statement<'_>, version: RecordVersion) -> Statement<'_> {
 
 fn attempts(count: u32) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
-}
-
-/// Writes the success of an attempt in a user's transaction: false when the transaction does not see the
-/// attempt.
-#[cfg(feature = "run_once")]
-pub(crate) async fn complete_in(
-    connection: &mut dyn FenceConnection,
-    source: &FenceSource,
-    completion: &Completion<'_>,
-) -> Result<bool, StoreError> {
-    let statement = completion.statement(source, &sql::complete_in(&source.record_table));
-    writes(connection, &statement, error::of_fence_check).await
 }

@@ -49,7 +49,7 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
 }
 
 /// An error of the fence check, in a user's transaction.
-pub(crate) fn of_fence_check(error: DriverError) -> StoreError {
+pub(super) fn of_fence_check(error: DriverError) -> StoreError {
     let missing = "this transaction does not find the lock table: begin it on the file that keeps the lock";
     error.classify(|code, message| {
         let is_missing = message.starts_with(NO_TABLE);

@@ -3,48 +3,77 @@
 use std::time::Duration;
 
 use super::{error, sql};
-use crate::store::StoreError;
-use crate::store::fence::{FenceCheck, FenceConnection, ReadsRelease, one_row, time_left, writes};
+use crate::store::fence::{
+    Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, time_left,
+};
+use crate::store::{StoreError, StoreFuture};
 
-/// Returns the time left of each lease, or `None` when it is gone. A statement for each key costs no round
-/// trip here.
-///
-/// The check writes (a column to its own value), so it needs SQLite's only write lock. A transaction whose
-/// snapshot is older than the last commit then fails as a conflict and does not trust an old row. Until the
-/// user's commit nobody else can take the lock over.
-pub(crate) async fn verify(
-    connection: &mut dyn FenceConnection,
-    checks: &[FenceCheck<'_>],
-) -> Result<Vec<Option<Duration>>, StoreError> {
-    let mut left = Vec::with_capacity(checks.len());
-    for check in checks {
-        let statement = check.statement(&sql::verify(&check.source.table));
-        let answer = one_row(connection, &statement, error::of_fence_check).await?;
-        left.push(answer.as_deref().map(time_left).transpose()?);
+#[derive(Debug)]
+pub(super) struct Sqlite;
+
+impl Dialect for Sqlite {
+    fn database(&self) -> Database {
+        Database::Sqlite
     }
-    Ok(left)
-}
 
-/// Frees the rows in the transaction: false for a lease that is gone. Others acquire the keys when it
-/// commits.
-pub(crate) async fn release_in(
-    connection: &mut dyn FenceConnection,
-    checks: &[FenceCheck<'_>],
-) -> Result<Vec<bool>, StoreError> {
-    let mut released = Vec::with_capacity(checks.len());
-    for check in checks {
-        let statement = check.statement(&sql::release_in(&check.source.table));
-        released.push(writes(connection, &statement, error::of_fence_check).await?);
+    /// A statement for each key costs no round trip here.
+    ///
+    /// The check writes (a column to its own value), so it needs SQLite's only write lock. A transaction whose
+    /// snapshot is older than the last commit then fails as a conflict and does not trust an old row. Until the
+    /// user's commit nobody else can take the lock over.
+    fn verify<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        checks: &'a [FenceCheck<'a>],
+    ) -> StoreFuture<'a, Result<Vec<Option<Duration>>, StoreError>> {
+        Box::pin(async move {
+            let mut left = Vec::with_capacity(checks.len());
+            for check in checks {
+                let answer = check.row(connection, &sql::verify(&check.source.table)).await?;
+                left.push(answer.as_deref().map(time_left).transpose()?);
+            }
+            Ok(left)
+        })
     }
-    Ok(released)
-}
 
-/// Whether the transaction reads the row as released by the lease.
-pub(crate) async fn reads_release(
-    connection: &mut dyn FenceConnection,
-    check: &FenceCheck<'_>,
-) -> Result<ReadsRelease, StoreError> {
-    let statement = check.statement(&sql::reads_release(&check.source.table));
-    let row = one_row(connection, &statement, error::of_fence_check).await?;
-    Ok(ReadsRelease::found(row.is_some()))
+    fn release<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        checks: &'a [FenceCheck<'a>],
+    ) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
+        Box::pin(async move {
+            let mut released = Vec::with_capacity(checks.len());
+            for check in checks {
+                let sql = sql::release_in(&check.source.table);
+                released.push(check.source.writes(connection, &sql, check.values()).await?);
+            }
+            Ok(released)
+        })
+    }
+
+    fn reads_release<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        check: &'a FenceCheck<'a>,
+    ) -> StoreFuture<'a, Result<ReadsRelease, StoreError>> {
+        Box::pin(async move {
+            let row = check
+                .row(connection, &sql::reads_release(&check.source.table))
+                .await?;
+            Ok(row.map_or(ReadsRelease::NotWritten, |_| ReadsRelease::Written))
+        })
+    }
+
+    #[cfg(feature = "run_once")]
+    fn complete(&self, records: &str) -> String {
+        sql::complete_in(records)
+    }
+
+    fn failed(&self, error: DriverError) -> StoreError {
+        error::of_fence_check(error)
+    }
+
+    fn has_one_writer(&self) -> bool {
+        true
+    }
 }

@@ -7,12 +7,8 @@ use uuid::Uuid;
 use super::row::{get, key, unexpected};
 use super::sql::{BEGIN, COMMIT, RecordStatements};
 use super::{Query, SqliteStore, query, statement};
-#[cfg(feature = "run_once")]
-use super::{error, sql};
 use crate::Key;
 use crate::store::clock::micros;
-#[cfg(feature = "run_once")]
-use crate::store::fence::{Completion, FenceConnection, FenceSource, writes};
 use crate::store::{Purged, StoreError, StoreErrorKind, StoreFuture, schema, sql_row};
 use crate::store::{Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records};
 
@@ -187,16 +183,4 @@ fn expect(query: Query<'_>, version: RecordVersion) -> Query<'_> {
 fn record(row: &SqliteRow) -> Result<Record, StoreError> {
     let now = get(row, sql_row::RECORD_WIDTH)?;
     sql_row::record(row, key(get(row, 0)?)?, now).map_err(unexpected)?
-}
-
-/// Writes the success of an attempt in a user's transaction: false when the transaction does not see the
-/// attempt.
-#[cfg(feature = "run_once")]
-pub(crate) async fn complete_in(
-    connection: &mut dyn FenceConnection,
-    source: &FenceSource,
-    completion: &Completion<'_>,
-) -> Result<bool, StoreError> {
-    let statement = completion.statement(source, &sql::complete_in(&source.record_table));
-    writes(connection, &statement, error::of_fence_check).await
 }

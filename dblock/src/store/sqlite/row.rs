@@ -5,6 +5,7 @@ use sqlx::sqlite::SqliteRow;
 
 use crate::Key;
 use crate::store::clock::length;
+use crate::store::sql_error::unsupported_action;
 use crate::store::sql_row::{self, WIDTH};
 use crate::store::{Action, LockRow, Outcome, Released, Request, StoreError, StoreErrorKind};
 
@@ -15,8 +16,8 @@ pub(super) fn outcome(request: &Request, row: &SqliteRow) -> Result<Outcome, Sto
         Action::Extend(_) => Outcome::extended(length(get(row, 0)?))
             .with_revoked(get(row, 1)?)
             .with_wanted(get(row, 2)?),
-        // A release: others have no usual statement.
-        _ => Outcome::Released(Released::Freed),
+        Action::Release => Outcome::Released(Released::Freed),
+        _ => return Err(unsupported_action()),
     })
 }
 
