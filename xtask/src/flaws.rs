@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use tokio::process::Command;
 
-use crate::command::{Ended, STOP, cargo, kept, output, top};
+use crate::command::{Ended, STOP, cargo, kept};
+use crate::copied::Tree;
 use crate::simulate;
 use crate::steps::target_folder;
 
@@ -57,19 +58,19 @@ impl fmt::Display for Judge {
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let tree = Tree::copy(target_folder().await?).await?;
-    let flaws = chosen(read(&tree.folder.join(PATCHES))?, &args.flaws)?;
+    let code = Copy::new().await?;
+    let flaws = chosen(read(&code.tree.folder().join(PATCHES))?, &args.flaws)?;
     eprintln!("building the code as it is, which every judge must find good …");
     for judge in strictest(flaws.iter().map(|flaw| &flaw.judge)) {
-        tree.build(&judge).await?;
-        if let Some(found) = tree.judge(&judge).await? {
+        code.build(&judge).await?;
+        if let Some(found) = code.judge(&judge).await? {
             bail!("the code as it is fails, so that nothing is shown: {found}");
         }
     }
     let mut missed = Vec::new();
     for flaw in &flaws {
         let begin = Instant::now();
-        let (what, found) = match tree.find(flaw).await {
+        let (what, found) = match code.find(flaw).await {
             Ok(Some(found)) => ("found", found),
             Ok(None) => ("NOT FOUND", String::new()),
             Err(error) => ("NOT SHOWN", format!("{error:#}")),
@@ -146,41 +147,17 @@ fn strictest<'a>(judges: impl Iterator<Item = &'a Judge>) -> Vec<Judge> {
     strictest
 }
 
-/// A copy of the working tree, deleted when dropped. What is built from it stays for the next time.
-struct Tree {
-    folder: PathBuf,
+/// A copy of the code, into which flaws are put.
+struct Copy {
+    tree: Tree,
     target: PathBuf,
 }
 
-impl Tree {
-    /// Copies what git has or would add. The same place each time: cargo knows crates by where they are.
-    async fn copy(target: PathBuf) -> anyhow::Result<Self> {
-        let folder = target.join("flaws");
-        if folder.exists() {
-            fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
-        }
-        let tree = Self { folder, target };
-        let mut list = Command::new("git");
-        list.args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"]);
-        for file in output(list.current_dir(top())).await?.split_terminator('\0') {
-            tree.copy_one(file)?;
-        }
-        Ok(tree)
-    }
-
-    fn copy_one(&self, file: &str) -> anyhow::Result<()> {
-        let (from, to) = (top().join(file), self.folder.join(file));
-        let Ok(kind) = fs::symlink_metadata(&from) else {
-            // Deleted, and git has not been told.
-            return Ok(());
-        };
-        fs::create_dir_all(to.parent().context("it is in a folder")?)?;
-        if kind.is_symlink() {
-            std::os::unix::fs::symlink(fs::read_link(&from)?, to)?;
-        } else {
-            fs::copy(&from, to).with_context(|| from.display().to_string())?;
-        }
-        Ok(())
+impl Copy {
+    async fn new() -> anyhow::Result<Self> {
+        let target = target_folder().await?;
+        let tree = Tree::copy(target.join("flaws")).await?;
+        Ok(Self { tree, target })
     }
 
     /// What the judge says of the flaw; `None` if it finds nothing.
@@ -196,7 +173,10 @@ impl Tree {
 
     async fn apply(&self, patch: &Path, how: &[&str]) -> anyhow::Result<()> {
         let mut git = Command::new("git");
-        git.arg("apply").args(how).arg(patch).current_dir(&self.folder);
+        git.arg("apply")
+            .args(how)
+            .arg(patch)
+            .current_dir(self.tree.folder());
         // In a folder of a repository git would leave out the files outside of that folder.
         git.env("GIT_CEILING_DIRECTORIES", &self.target);
         let ended = kept(&mut git, STOP).await?;
@@ -236,18 +216,11 @@ impl Tree {
 
     fn cargo(&self, verb: &str, what: &[&str]) -> Command {
         let mut command = cargo([verb, "--quiet", "--release"]);
-        command.args(what).current_dir(&self.folder);
+        command.args(what).current_dir(self.tree.folder());
         // A flaw changes a few functions of one crate.
         command.env("CARGO_INCREMENTAL", "1");
         command.env("CARGO_TARGET_DIR", &self.target);
         command
-    }
-}
-
-impl Drop for Tree {
-    fn drop(&mut self) {
-        // The next copy deletes what is left.
-        let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
@@ -274,6 +247,7 @@ fn found(judge: &Judge, ended: &Ended) -> anyhow::Result<Option<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::command::top;
 
     #[test]
     fn a_patch_names_its_judge_before_its_changes() {

@@ -1,4 +1,5 @@
-//! The project's tasks: `cargo xtask test`, `torture`, `failover`, `simulate`, `flaws`, `bench`, `book` and `servers`.
+//! The project's tasks: `cargo xtask test`, `torture`, `failover`, `simulate`, `flaws`, `mutants`,
+//! `bench`, `book` and `servers`.
 //! Unix only.
 //!
 //! A task is one future on this thread. When a signal arrives the future is dropped, and with it the
@@ -8,11 +9,13 @@ mod api;
 mod bench;
 mod book;
 mod command;
+mod copied;
 mod environment;
 mod etcd;
 mod failover;
 mod flaws;
 mod install;
+mod mutants;
 mod package;
 mod programs;
 mod serve;
@@ -21,6 +24,7 @@ mod simulate;
 mod steps;
 mod stores;
 mod test;
+mod tool;
 mod torture;
 
 use std::process::ExitCode;
@@ -55,6 +59,8 @@ enum Task {
     Simulate(simulate::Args),
     /// Take one rule after the other out of the engine's core: the simulation or a test must find it.
     Flaws(flaws::Args),
+    /// Change one place of the core after the other, and list the changes that no test finds.
+    Mutants(mutants::Args),
     /// Measure dblock beside other locks, on throw-away servers.
     Bench(bench::Args),
     /// Check the documents, and make the book of them.
@@ -96,6 +102,10 @@ async fn run(Cli { install, task }: Cli) -> anyhow::Result<ExitCode> {
         },
         Task::Flaws(args) => tokio::select! {
             outcome = flaws::run(&args) => outcome,
+            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
+        },
+        Task::Mutants(args) => tokio::select! {
+            outcome = mutants::run(&args) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Bench(args) => tokio::select! {

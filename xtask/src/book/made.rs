@@ -7,11 +7,15 @@ use tokio::process::Command;
 
 use super::page::Page;
 use super::{Pages, SUMMARY};
-use crate::command::{STOP, Way, cargo, kept, top};
+use crate::command::{STOP, Way, kept, top};
 use crate::steps::target_folder;
+use crate::tool::Tool;
 
-/// The one that we have read the output of.
-const VERSION: &str = "0.5.4";
+const MDBOOK: Tool = Tool {
+    name: "mdbook",
+    version: "0.5.4",
+    features: &["--no-default-features", "--features", "search"],
+};
 
 /// The files that the book needs beside its pages.
 const FILES: [&str; 3] = ["book.toml", "theme/head.hbs", "src/SUMMARY.md"];
@@ -22,11 +26,12 @@ pub(crate) async fn folder() -> anyhow::Result<PathBuf> {
 
 /// Makes the book, and looks whether its anchors are those of the links. `false` without mdBook.
 pub(crate) async fn make(way: Way, pages: &Pages) -> anyhow::Result<bool> {
-    let mdbook = match tool(way).await {
+    let mdbook = match MDBOOK.get(way).await {
         Ok(mdbook) => mdbook,
         Err(error) if std::env::var_os("CI").is_none() => {
             anstream::eprintln!(
-                "\x1b[1;33mThe book is NOT made: mdBook {VERSION} is not here, and cannot be installed\x1b[0m: {error:#}"
+                "\x1b[1;33mThe book is NOT made: mdBook {} is not here, and cannot be installed\x1b[0m: {error:#}",
+                MDBOOK.version
             );
             return Ok(false);
         }
@@ -40,31 +45,6 @@ pub(crate) async fn make(way: Way, pages: &Pages) -> anyhow::Result<bool> {
     }
     anchors(&folder.join("book"), pages)?;
     Ok(true)
-}
-
-/// mdBook in the version that we want: the machine's, or one that is built once into the target folder.
-async fn tool(way: Way) -> anyhow::Result<PathBuf> {
-    let tools = target_folder().await?.join("tools");
-    let own = tools.join("bin/mdbook");
-    for mdbook in [Path::new("mdbook"), &own] {
-        let version = Command::new(mdbook).arg("--version").output().await;
-        if version.is_ok_and(|version| version.stdout.trim_ascii_end().ends_with(VERSION.as_bytes())) {
-            return Ok(mdbook.to_owned());
-        }
-    }
-    let mut install = cargo([
-        "install",
-        "--locked",
-        "mdbook",
-        "--version",
-        VERSION,
-        "--no-default-features",
-    ]);
-    install.args(["--features", "search", "--root"]).arg(tools);
-    // It renders one small book: compiling it takes longer than it runs.
-    install.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
-    way.run(&mut install).await?;
-    Ok(own)
 }
 
 /// The pages as mdBook wants them: in one folder, and without links to what is no page.

@@ -1,0 +1,63 @@
+//! `cargo xtask mutants`: cargo-mutants changes one place of the core after the other, in a copy of the code. The
+//! core's own tests judge, and the simulation judges what they let pass.
+//!
+//! `.cargo/mutants.toml` names the changes that are left out, and why.
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use dblock_servers::process::{Process, shown};
+use tokio::process::Command;
+
+use crate::command::{STOP, Way};
+use crate::copied::Tree;
+use crate::steps::target_folder;
+use crate::tool::Tool;
+
+const TOOL: Tool = Tool {
+    name: "cargo-mutants",
+    version: "27.1.0",
+    features: &[],
+};
+
+/// What it ends with when some changes were not found.
+const MISSED: i32 = 2;
+
+/// What it ends with when some tests did not end, and all other changes were found. That is a finding too.
+const ENDLESS: i32 = 3;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// One part of all changes, counted from 0: `0/12` is the first of twelve. A twelfth takes some half an
+    /// hour on two cores.
+    #[arg(long, value_name = "K/N")]
+    shard: Option<String>,
+    /// Only changes in these files, such as `dblock-core/src/machine/end.rs`.
+    #[arg(long)]
+    file: Vec<String>,
+}
+
+pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let tool = TOOL.get(Way::Shown).await?;
+    let target = target_folder().await?.join("mutants");
+    let tree = Tree::copy(target.join("tree")).await?;
+    let mut command = Command::new(tool);
+    command.args(["mutants", "--in-place", "--package", "dblock-core"]);
+    command.args(["--test-package", "dblock-core,dblock-simulation"]);
+    command.args(["--profile", "mutants", "--jobs", "1"]);
+    command.arg("--output").arg(&target);
+    command.args(args.shard.iter().flat_map(|shard| ["--shard", shard]));
+    command.args(args.file.iter().flat_map(|file| ["--file", file]));
+    command.current_dir(tree.folder());
+    command.env("CARGO_TARGET_DIR", &target);
+    command.env("CARGO_INCREMENTAL", "1");
+    eprintln!("$ {}", shown(&command));
+    let status = Process::start(&mut command, STOP)?.wait().await?;
+    match status.code() {
+        Some(0 | ENDLESS) => Ok(ExitCode::SUCCESS),
+        Some(MISSED) => bail!(
+            "no test found some changes: add a test, or list them in .cargo/mutants.toml with the reason"
+        ),
+        _ => bail!("cargo-mutants failed: {status}"),
+    }
+}
