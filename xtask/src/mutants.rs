@@ -44,7 +44,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut command = Command::new(tool);
     command.args(["mutants", "--in-place", "--package", "dblock-core"]);
     command.args(["--test-package", "dblock-core,dblock-simulation"]);
-    command.args(["--profile", "mutants", "--jobs", "1"]);
+    command.args(["--profile", "mutants"]);
     command.arg("--output").arg(&target);
     command.args(args.shard.iter().flat_map(|shard| ["--shard", shard]));
     command.args(args.file.iter().flat_map(|file| ["--file", file]));
