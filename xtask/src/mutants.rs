@@ -1,11 +1,12 @@
 //! `cargo xtask mutants`: cargo-mutants changes one place of the core after the other, in a copy of the code. The
 //! core's own tests judge, and the simulation judges what they let pass.
 //!
-//! `.cargo/mutants.toml` names the changes that are left out, and why.
+//! The lists of what was found and missed are in `target/mutants.out`. `.cargo/mutants.toml` names the changes that are left out, and why.
 
+use std::fs;
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use dblock_servers::process::{Process, shown};
 use tokio::process::Command;
 
@@ -39,8 +40,13 @@ pub(crate) struct Args {
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let tool = TOOL.get(Way::Shown).await?;
-    let target = target_folder().await?.join("mutants");
-    let tree = Tree::copy(target.join("tree")).await?;
+    let target = target_folder().await?;
+    let folder = target.join("mutants");
+    if folder.exists() {
+        // What a run left that was stopped may have a change in it.
+        fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    }
+    let tree = Tree::copy(folder.join("tree")).await?;
     let mut command = Command::new(tool);
     command.args(["mutants", "--in-place", "--package", "dblock-core"]);
     command.args(["--test-package", "dblock-core,dblock-simulation"]);
@@ -49,7 +55,7 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     command.args(args.shard.iter().flat_map(|shard| ["--shard", shard]));
     command.args(args.file.iter().flat_map(|file| ["--file", file]));
     command.current_dir(tree.folder());
-    command.env("CARGO_TARGET_DIR", &target);
+    command.env("CARGO_TARGET_DIR", folder.join("target"));
     command.env("CARGO_INCREMENTAL", "1");
     eprintln!("$ {}", shown(&command));
     let status = Process::start(&mut command, STOP)?.wait().await?;
