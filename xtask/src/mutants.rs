@@ -1,7 +1,8 @@
 //! `cargo xtask mutants`: cargo-mutants changes one place of the core after the other, in a copy of the code. The
 //! core's own tests judge, and the simulation judges what they let pass.
 //!
-//! The lists of what was found and missed are in `target/mutants.out`. `.cargo/mutants.toml` names the changes that are left out, and why.
+//! The lists of what was found and missed are in `target/mutants.out`. `.cargo/mutants.toml` names the changes that
+//! are left out, and why.
 
 use std::fs;
 use std::process::ExitCode;
@@ -29,8 +30,8 @@ const ENDLESS: i32 = 3;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// One part of all changes, counted from 0: `0/12` is the first of twelve. A twelfth takes some half an
-    /// hour on two cores.
+    /// One part of all changes, counted from 0: `0/10` is the first of ten, which takes less than half an hour on
+    /// two cores.
     #[arg(long, value_name = "K/N")]
     shard: Option<String>,
     /// Only changes in these files, such as `dblock-core/src/machine/end.rs`.
