@@ -35,8 +35,8 @@ const PREFIX: &str = "random";
 
 type Answer = Result<Outcome, StoreError>;
 
-/// Hundreds of random steps, each compared with the rules. Leaves out stores without a clock and stores whose rows
-/// end with their leases: their rows differ from those of the rules. The environment variable
+/// Hundreds of random steps, each compared with the rules. Leaves out stores without a clock and stores whose
+/// rows end with their leases: their rows differ from those of the rules. The environment variable
 /// `DBLOCK_TEST_SEED` repeats the steps of a failed run.
 pub async fn random_requests_are_carried_out_by_the_rules(fixture: &impl Fixture) {
     if !fixture.one_row() {

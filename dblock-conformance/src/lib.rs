@@ -133,10 +133,10 @@ pub trait Fixture: Sync {
         true
     }
 
-    /// Whether a key is one row. `false` for a store that keeps a key in two rows, as a
-    /// `ShardedStore` does while it moves. Then
-    /// [`random_requests_are_carried_out_by_the_rules`], whose rules are for one row, is left out; the owner of a
-    /// lease that was passed on must ask, and may get a larger token; and a pass-on is told as a release.
+    /// Whether a key is one row. `false` for a store that keeps a key in two rows, as a `ShardedStore` does
+    /// while it moves. Then [`random_requests_are_carried_out_by_the_rules`], whose rules are for one row, is
+    /// left out; the owner of a lease that was passed on must ask, and may get a larger token; and a pass-on is
+    /// told as a release.
     fn one_row(&self) -> bool {
         true
     }

@@ -28,9 +28,9 @@ pub(super) async fn listening(
     (told, task)
 }
 
-/// Two listeners that have asked hear of each release, alone and in a batch, for any key. Other writes of the row
-/// before the release change nothing. Without the capability, or where no wake-ups arrive, `listen` ends at once
-/// as unsupported.
+/// Two listeners that have asked hear of each release, alone and in a batch, for any key. Other writes of the
+/// row before the release change nothing. Without the capability, or where no wake-ups arrive, `listen` ends at
+/// once as unsupported.
 pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
     let store = fixture.store().await;
     if !(store.capabilities().wake_ups && fixture.hears()) {

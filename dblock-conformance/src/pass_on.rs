@@ -70,8 +70,8 @@ pub async fn release_passes_the_row_on(fixture: &impl Fixture) {
     }
 }
 
-/// Acquire by the lease that the row was passed on to, as after a lost wake-up: the same token, and the lease has
-/// its whole length.
+/// Acquire by the lease that the row was passed on to, as after a lost wake-up: the same token, and the lease
+/// has its whole length.
 pub async fn successor_that_asks_after_the_release_is_granted(fixture: &impl Fixture) {
     if !queues(fixture).await {
         return;

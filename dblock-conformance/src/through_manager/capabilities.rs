@@ -9,8 +9,8 @@ use super::setup::{LONG, Setup, long, patient};
 use crate::Fixture;
 use crate::context::Asker;
 
-/// Without tables `check_schema` and locks name the remedy, and `migrate`, on many nodes at once, creates them. A
-/// store that needs no tables is ready at once.
+/// Without tables `check_schema` and locks name the remedy, and `migrate`, on many nodes at once, creates them.
+/// A store that needs no tables is ready at once.
 pub async fn missing_tables_name_the_remedy(fixture: &impl Fixture) {
     let Some(one) = fixture.bare().await else {
         let store = fixture.store().await;

@@ -151,8 +151,8 @@ async fn dropped_in_time(setup: &Setup<'_, impl Fixture>) -> bool {
         .ttl(ttl)
         .renew(false)
         .run(async {
-            // The row was read before this clock, so the lease ends then at the latest. Where rows have no clock,
-            // it ends then at the earliest.
+            // The row was read before this clock, so the lease ends then at the latest. Where rows have no
+            // clock, it ends then at the earliest.
             let row = setup.the_row("key").await;
             let end = if setup.has_clock() {
                 (Instant::now(), row.expire_at.since(row.now))

@@ -9,8 +9,8 @@ use dblock::{InspectFilter, LockGuard, LockManager, StoreSource};
 use super::setup::{Setup, long, patient};
 use crate::Fixture;
 
-/// After the end of a manager the others use the same handle as before: their locks go on, are passed on, and are
-/// taken. After the end of the last one a new manager can use it.
+/// After the end of a manager the others use the same handle as before: their locks go on, are passed on, and
+/// are taken. After the end of the last one a new manager can use it.
 pub async fn a_manager_that_ends_leaves_the_store_to_others(fixture: &impl Fixture) {
     let setup = Setup::new(fixture).await;
     let store = fixture.store().await;

@@ -30,12 +30,12 @@ const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 pub(super) struct Driver {
     shared: Arc<Shared>,
     inbox: mpsc::UnboundedReceiver<Command>,
-    /// Every handle is gone, and that was handled.
+    /// Every handle is gone, and the machines know it.
     inbox_ended: bool,
     listener: Listener,
     /// At most one for each lane.
     batches: FuturesUnordered<BoxFuture<'static, Answered>>,
-    /// The callers that the last batch has answered.
+    /// The callers that the last batch answered.
     resumption: Option<Arc<Resumption>>,
     tasks: JoinSet<()>,
     turns: Arc<Turns>,
@@ -87,7 +87,7 @@ impl Driver {
         self.finish().await;
     }
 
-    /// When there is something to do without an event.
+    /// When the driver must act without an event.
     fn wakes_at(&self) -> Option<Instant> {
         let next_look = self.shared.schedule().next_look();
         let now = self.shared.clock.now();
@@ -95,7 +95,7 @@ impl Driver {
         look.into_iter().chain(self.stop.wakes_at()).min()
     }
 
-    /// Sends a batch on every free lane that has something to send.
+    /// Sends a batch on every free lane that has requests.
     fn send_batches(&mut self) {
         loop {
             let (lane, cells, kinds) = {
@@ -203,7 +203,7 @@ impl Driver {
 }
 
 impl Drop for Driver {
-    /// However the engine ends, no body goes on with a lease that is not renewed, and no caller waits on.
+    /// However the engine ends, no body goes on without renewals, and no caller waits on.
     fn drop(&mut self) {
         self.shared.stop_granting();
         self.shared.stopped.store(true, Ordering::Release);

@@ -1,5 +1,4 @@
-//! The keys that were busy when they were last asked for: a waiting caller asks for the same key again and
-//! again.
+//! The keys that were busy when they were last asked for. A waiting caller asks for its key again and again.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -7,11 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::Key;
 use crate::store::{Action, Outcome, Request, StoreError};
 
-/// Most keys that are remembered. A process that waits for more keys sends most of its requests twice.
+/// The most keys that are remembered. A process that waits for more sends most of its requests twice.
 const MOST: usize = 4096;
 
-/// Says only which statement to try first: a remembered key is asked for with the statement that suits a busy
-/// one. A wrong guess costs one statement.
+/// Decides only which statement is tried first: for a remembered key, the one for busy keys. A wrong guess costs
+/// one statement.
 #[derive(Debug, Default)]
 pub(crate) struct BusyKeys(Mutex<HashSet<Key>>);
 
@@ -20,9 +19,9 @@ impl BusyKeys {
         self.keys().contains(key)
     }
 
-    /// Remembers which keys the answers to acquires and extends show to be busy.
+    /// Remembers the keys that answers to acquires and extends show to be busy.
     pub(crate) fn note(&self, requests: &[Request], answers: &[Result<Outcome, StoreError>]) {
-        // A key that is extended is ours, even where no acquire has shown that.
+        // A key that is extended is ours, even if no acquire has shown that.
         let telling = requests.iter().zip(answers).filter(|(request, answer)| {
             matches!(request.action, Action::Acquire(_)) || matches!(answer, Ok(Outcome::Extended { .. }))
         });
@@ -36,7 +35,7 @@ impl BusyKeys {
         }
     }
 
-    /// Also remembers our keys that somebody waits for. To be called after [`note`](Self::note).
+    /// Also remembers our keys with waiters. Called after [`note`](Self::note).
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
     pub(crate) fn note_wanted(&self, requests: &[Request], answers: &[Result<Outcome, StoreError>]) {
         let wanted = requests.iter().zip(answers).filter(|(_, answer)| {

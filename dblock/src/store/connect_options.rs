@@ -13,14 +13,13 @@ type Asking<O> = Pin<Box<dyn Future<Output = Result<O, Box<dyn Error + Send + Sy
 
 /// A source of options of type `O` for each new connection. Clones share the source.
 pub(crate) struct OptionsSource<O> {
-    /// Host and port, as the user wrote them; empty where there is one server only, which needs no name.
+    /// Host and port, as the user wrote them. Empty if there is one server only.
     server: Arc<str>,
     ask: Arc<dyn Fn() -> Asking<O> + Send + Sync>,
     latest: Arc<Mutex<Option<O>>>,
 }
 
 impl<O: Clone + Send + Sync + 'static> OptionsSource<O> {
-    /// Options that never change.
     pub(crate) fn fixed(options: O) -> Self {
         Self {
             latest: Arc::new(Mutex::new(Some(options.clone()))),
@@ -92,8 +91,7 @@ impl<O> fmt::Debug for OptionsSource<O> {
     }
 }
 
-/// Where the servers of one database are, as far as their options are known: their addresses, or the socket,
-/// and the database.
+/// The servers' addresses, or the socket, and the database, as far as the options are known.
 pub(crate) fn place<O: Clone + Send + Sync + 'static>(
     servers: &[OptionsSource<O>],
     parts: impl Fn(&O) -> (String, Option<String>),

@@ -4,9 +4,9 @@
 //! timeout hides the cause. A connection in use needs no liveness round trip before a statement. A connection
 //! whose statement was interrupted can never come back into use (sqlx issues 4349 and 4385).
 //!
-//! Firewalls drop idle connections silently: a statement that is sent then is never answered. So a connection
-//! that was idle for long is pinged first. When it is dead, all idle connections are closed, so that a caller
-//! waits for a dead connection once and not once for each.
+//! Firewalls drop idle connections silently, and a statement on such a connection is never answered. So a
+//! connection that was idle for long is pinged first. If it is dead, all idle connections are closed, so that a
+//! caller waits for only one dead connection.
 
 use std::fmt;
 use std::future::Future;
@@ -20,14 +20,14 @@ use tokio::time::{Instant, timeout};
 use super::servers::{Age, Alive, CONNECT_TIMEOUT, Connected, Opening, Servers};
 use super::{StoreError, StoreErrorKind};
 
-/// Most connections that a store opens, for all purposes together.
+/// The most connections of a store, for all purposes together.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) const MAX_CONNECTIONS: usize = 4;
 
 /// A connection that was unused for this long is pinged first. Firewalls wait for longer.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Time limit of the ping: an extend must have time left for a new connection, even with the shortest ttl.
+/// Time limit of the ping. An extend must then have time for a new connection, even with the shortest ttl.
 const SIGN_OF_LIFE: Duration = Duration::from_millis(500);
 
 /// A connection that nobody uses.
@@ -47,9 +47,8 @@ pub(crate) struct Connections<C> {
 }
 
 impl<C> Connections<C> {
-    /// `open` opens one connection, to a server by its place in `names`, and makes its session settings. At
-    /// most `shared` connections are for any use, and `reserved` more are for
-    /// [`take_reserved`](Self::take_reserved).
+    /// `open` opens a connection to a server, by its index in `names`, and makes the session settings. At most
+    /// `shared` connections are for any use, and `reserved` more for [`take_reserved`](Self::take_reserved).
     pub(crate) fn new<F>(
         shared: usize,
         reserved: usize,
@@ -77,8 +76,7 @@ impl<C> Connections<C> {
         self.take_with(permit(&self.shared).await?).await
     }
 
-    /// As [`take`](Self::take), for an extend: it never waits for other work, because the lease might end
-    /// meanwhile.
+    /// As [`take`](Self::take), for an extend: never waits for other work, in which the lease might end.
     #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
     pub(crate) async fn take_reserved(&self) -> Result<Borrowed<'_, C>, StoreError>
     where
@@ -112,7 +110,7 @@ impl<C> Connections<C> {
         C: Alive,
     {
         let permit = permit(&self.shared).await?;
-        // Closes an idle connection, so that there are never more than allowed.
+        // Closes an idle connection, so that there are never too many.
         drop(self.idle().pop());
         Ok(self.lend(self.opened().await?, permit))
     }
@@ -125,7 +123,7 @@ impl<C> Connections<C> {
         Ok(permit)
     }
 
-    /// The server that is used, for a connection that the caller opens itself.
+    /// The server in use, for a connection that the caller opens itself.
     #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
     pub(crate) async fn server(&self) -> Result<usize, StoreError>
     where
@@ -137,13 +135,13 @@ impl<C> Connections<C> {
         Ok(self.servers.chosen())
     }
 
-    /// Waits until another server than `server` is used.
+    /// Waits until another server than `server` is in use.
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
     pub(crate) async fn moved_from(&self, server: usize) {
         self.servers.moved_from(server).await;
     }
 
-    /// An idle connection to the server that is used. Those to a former one are closed.
+    /// An idle connection to the server in use. Closes those to a former one.
     fn pop(&self) -> Option<Idle<C>> {
         let mut idle = self.idle();
         let chosen = self.servers.chosen();
@@ -178,7 +176,7 @@ impl<C> Connections<C> {
         }
     }
 
-    /// Closes the idle connections. When the server is gone, all of them are broken, and another one may take
+    /// Closes the idle connections. If the server is gone, all of them are broken, and another server may take
     /// writes now.
     pub(crate) fn forget_idle(&self) {
         self.servers.doubt();
@@ -211,11 +209,11 @@ impl<C> fmt::Debug for Connections<C> {
     }
 }
 
-/// A connection in use. Dropping it closes it, so that a statement that was interrupted, failed or left a
+/// A connection in use. Its drop closes it, so that a statement that failed, was interrupted or left a
 /// transaction open cannot affect another one. [`keep`](Self::keep) makes it idle again.
 pub(crate) struct Borrowed<'a, C> {
     connected: Option<Connected<C>>,
-    /// The server has answered on it. If not, this connection and the idle ones may be dead.
+    /// The server has answered on this connection. Otherwise this one and the idle ones may be dead.
     answered: bool,
     home: &'a Connections<C>,
     _permit: SemaphorePermit<'a>,
@@ -231,15 +229,15 @@ impl<C> Borrowed<'_, C> {
         self.home.idle().extend(idle);
     }
 
-    /// Whether its server is an old primary by now, whose answers are worth nothing.
+    /// Whether the server is an old primary by now, whose answers do not count.
     #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
     pub(crate) fn is_outdated(&self) -> bool {
         let age = self.connected.as_ref().map(|connected| &connected.age);
         age.is_some_and(Age::is_outdated)
     }
 
-    /// Keeps the connection when the answer shows that it works. Otherwise closes it, and the idle ones too
-    /// when the server is gone.
+    /// Keeps the connection if the answer shows that it works. Otherwise closes it, and the idle ones too if the
+    /// server is gone.
     pub(crate) fn finish<T>(mut self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
         match &answer {
             Ok(_) => self.keep(),

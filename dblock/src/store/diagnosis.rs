@@ -9,17 +9,17 @@ use super::{StoreError, StoreErrorKind};
 
 pub(crate) use grants::{grants, probes};
 
-/// Above this a lock takes long enough for people to notice.
+/// A round trip above this makes locks noticeably slow.
 const SLOW: Duration = Duration::from_millis(50);
 
-/// An offset of the clocks above this confuses people who read times of both.
+/// An offset of the clocks above this confuses people who compare times.
 const CLOCKS_APART: Duration = Duration::from_secs(2);
 
 /// One question for the store's clock.
 #[derive(Debug)]
 pub(crate) struct Sample {
     took: Duration,
-    /// The store's clock less this host's in µs, as seen from the middle of the question.
+    /// The store's clock less this host's, in µs, at the middle of the question.
     offset: i64,
 }
 
@@ -80,7 +80,7 @@ pub(crate) fn clock_and_round_trip(mut samples: Vec<Sample>) -> Vec<Finding> {
     vec![clock, round_trip]
 }
 
-/// A time for people: to the microsecond below 10 ms, and else to the millisecond.
+/// A time for people: in microseconds below 10 ms, otherwise in milliseconds.
 pub(crate) fn shown(time: Duration) -> String {
     let unit = if time < Duration::from_millis(10) {
         1_000
@@ -93,8 +93,7 @@ pub(crate) fn shown(time: Duration) -> String {
     )
 }
 
-/// The finding about the schema, from the answer of its check. Errors that are not about the schema are the
-/// diagnosis's.
+/// The finding about the schema, from its check. Other errors are errors of the diagnosis.
 pub(crate) fn schema(checked: Result<(), StoreError>) -> Result<Finding, StoreError> {
     match checked {
         Ok(()) => Ok(Finding::fine(
@@ -113,7 +112,7 @@ pub(crate) fn schema(checked: Result<(), StoreError>) -> Result<Finding, StoreEr
     }
 }
 
-/// Whether the server is one that is tested, as far as its version says.
+/// Whether the server's version is one that is tested.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) fn version(
     name: &str,
@@ -144,7 +143,7 @@ pub(crate) fn version(
     }
 }
 
-/// Commits that a crash may take back.
+/// The finding that a crash may take commits back.
 pub(crate) fn not_durable(found: impl Into<String>, remedy: impl Into<String>) -> Finding {
     Finding::fault(
         "durability",
@@ -154,7 +153,7 @@ pub(crate) fn not_durable(found: impl Into<String>, remedy: impl Into<String>) -
     )
 }
 
-/// Commits that stay.
+/// The finding that commits are durable.
 pub(crate) fn durable(found: impl Into<String>) -> Finding {
     let meaning = "what was committed survives a crash of the server";
     Finding::fine("durability", found, meaning)

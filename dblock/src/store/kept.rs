@@ -13,7 +13,7 @@ pub(crate) fn kept_by(store: &dyn Store) -> Result<&dyn Records, StoreError> {
     })
 }
 
-/// [`Records::read_all`] of the records of `store`.
+/// [`Records::read_all`] of `store`.
 pub(crate) fn read_all<'a>(
     store: &'a dyn Store,
     keys: &'a [Key],

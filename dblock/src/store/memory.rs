@@ -17,8 +17,8 @@ use crate::Key;
 /// Rows in the memory of this process.
 ///
 /// Clones share the rows: two managers over two clones exclude each other like two processes over one
-/// database. Its clock follows tokio's, so a test with paused time moves it. The row of a free key goes after
-/// some seconds, as later requests come; the first token after that is the clock, which is larger.
+/// database. The clock follows tokio's, so a test with paused time can move it. Later requests drop the row of a
+/// key that has been free for some seconds; the next token of that key is the clock, which is larger.
 ///
 /// ```
 /// use dblock::store::MemoryStore;
@@ -57,7 +57,7 @@ impl MemoryStore {
         }
     }
 
-    /// For [`open`](crate::open).
+    /// Writes rows, for [`open`](crate::open).
     pub(crate) fn place(&self, rows: &[LockRow]) {
         let placed = rows.iter().map(|row| (row.key.clone(), Kept::new(row.clone())));
         self.table().rows.extend(placed);
@@ -66,7 +66,7 @@ impl MemoryStore {
     /// The table, with its clock set to this instant. The guard must not live across an await.
     fn table(&self) -> MutexGuard<'_, Table> {
         let (wall, instant) = self.shared.origin;
-        // A panic never leaves a half-written row, so the table is still good.
+        // A panic leaves no half-written row, so the table is still good.
         let mut table = self.shared.table.lock().unwrap_or_else(PoisonError::into_inner);
         table.now = table.now.max(wall + instant.elapsed());
         table
@@ -265,7 +265,7 @@ mod tests {
         Request::new(Key::new(None, key).unwrap(), lease_id, action)
     }
 
-    /// A program with a key for each order: 20,000 of them in 20 seconds.
+    /// A program with a key for each order: 20,000 keys in 20 seconds.
     #[tokio::test(start_paused = true)]
     async fn the_rows_of_free_keys_do_not_pile_up() {
         let store = MemoryStore::new();
@@ -301,7 +301,7 @@ mod tests {
             panic!("it was free");
         };
         one(&store, of("k", lease, Action::Release)).await;
-        // Its tokens are given until an hour from now.
+        // Its free tokens reach an hour ahead.
         let mut ahead = Acquire::new(Uuid::now_v7(), ttl, "test");
         ahead.spare_tokens = u32::MAX;
         let spares = Uuid::now_v7();

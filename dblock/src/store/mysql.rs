@@ -45,8 +45,7 @@ use super::{
 };
 use crate::Key;
 
-/// How many connections are reserved for extends. The others are for acquires, for releases, for records and
-/// for operators.
+/// How many connections are reserved for extends. The others are for acquires, releases, records and operators.
 const RESERVED: usize = 1;
 
 /// How many batches may run at once: one of extends, one of releases and one of acquires.
@@ -65,8 +64,8 @@ pub struct MySqlStore {
 }
 
 impl MySqlStore {
-    /// A store in `table` of the one of the `servers` that takes writes. It connects when it is first used.
-    /// With `any_server` it also accepts a server that is known not to lock rows.
+    /// A store in `table` on the one of the `servers` that takes writes. It connects when first used. With
+    /// `any_server` it also accepts a server that is known not to lock rows.
     pub(crate) fn new(
         servers: Vec<OptionsSource<MySqlConnectOptions>>,
         table: TableName,
@@ -75,7 +74,7 @@ impl MySqlStore {
         let names = servers.iter().map(OptionsSource::server).collect();
         let for_opening = servers.clone();
         let table_sql = table.quoted('`');
-        // Where there is one server, nothing is chosen.
+        // One server needs no choice.
         let version_table = (servers.len() > 1).then(|| table.quoted_version('`'));
         Self {
             connections: Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, names, move |server| {
@@ -136,7 +135,7 @@ impl MySqlStore {
 
     /// A quoted table with its database.
     fn qualified(&self, quoted: &str) -> String {
-        // A lease exists, so there has been a connection. All servers keep the same database.
+        // A lease exists, so there was a connection. All servers have the same database.
         let options = self.servers.iter().find_map(OptionsSource::latest);
         let database = options.as_ref().and_then(MySqlConnectOptions::get_database);
         match (self.table.schema(), database) {

@@ -49,8 +49,8 @@ use super::{
 };
 use crate::Key;
 
-/// How many connections are reserved for extends. The others are for acquires, for releases, for the
-/// listener, which keeps one as long as a caller waits, and for operators.
+/// How many connections are reserved for extends. The others are for acquires, releases, operators, and the
+/// listener, which keeps one while a caller waits.
 const RESERVED: usize = 1;
 
 /// A lock table in a PostgreSQL database.
@@ -67,7 +67,7 @@ pub struct PostgresStore {
 }
 
 impl PostgresStore {
-    /// A store that connects at its first request, to the one of the `servers` that takes writes.
+    /// A store on the one of the `servers` that takes writes. It connects at its first request.
     pub(crate) fn new(servers: Vec<OptionsSource<PgConnectOptions>>, table: TableName) -> Self {
         let names = servers.iter().map(OptionsSource::server).collect();
         let opener = Opener::new(servers.clone());
@@ -174,7 +174,7 @@ impl Store for PostgresStore {
                 Some(socket) => socket.display().to_string(),
                 None => format!("{}:{}", options.get_host(), options.get_port()),
             };
-            // The server takes the user's name for that of the database.
+            // Without a database the server uses the user's name.
             let database = options.get_database().unwrap_or(options.get_username());
             (address, Some(database.to_owned()))
         })

@@ -38,7 +38,7 @@ pub(crate) fn has_records(found: Option<SchemaVersion>) -> bool {
     found.is_some_and(|found| found.version >= RECORDS_SINCE)
 }
 
-/// The error for a table of records that is not there.
+/// The error for a missing table of records.
 pub(crate) fn no_records(table: &TableName) -> StoreError {
     StoreError::new(
         StoreErrorKind::Schema,
@@ -49,7 +49,7 @@ pub(crate) fn no_records(table: &TableName) -> StoreError {
     )
 }
 
-/// The error for a lock table, or a version table, without the columns of dblock's.
+/// The error for a lock table or a version table without dblock's columns.
 pub(crate) fn foreign(table: &TableName) -> StoreError {
     StoreError::new(
         StoreErrorKind::Schema,

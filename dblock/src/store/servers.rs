@@ -1,15 +1,14 @@
 //! Several servers of which one takes writes: finds it, and finds it again after a fail-over.
 //!
-//! The chosen server is used alone until a connection to it fails. Then all are asked side by side. Two may
-//! say that they take writes, when an old primary has come back beside the new one: the newer history wins.
-//! Where histories cannot be told apart, the chosen server stays chosen, and else the
-//! first of the list is.
+//! The chosen server alone is used until a connection to it fails. Then all are asked at the same time. If an
+//! old primary has come back beside the new one, both say that they take writes: the newer history wins. Of
+//! servers with the same history the chosen one is kept, or the first of the list is taken.
 //!
-//! In a Galera cluster the nodes themselves keep which one is in use (`mysql::node`): the others stand by, and one
-//! of them is used when the one in use has left.
+//! In a Galera cluster the nodes themselves store which one is in use (`mysql::node`). The others stand by, and
+//! one of them is used when the one in use has left.
 //!
-//! The newest history that this process has seen is remembered. A server with an older one is never used
-//! again, also when it is the only one that answers, nor is a connection to it that is still open.
+//! The process remembers the newest history that it has seen. It never uses a server with an older one again,
+//! even if no other answers, nor a connection to it that is still open.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, ready};
@@ -25,19 +24,18 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::{StoreError, StoreErrorKind};
 
-/// Time limit for opening a connection. It is shorter than the engine waits for an acquire, so that a server
-/// that drops packets is known to be unreachable, with nothing sent.
+/// Time limit for opening a connection. Shorter than the engine waits for an acquire, so that a server that
+/// drops packets is reported as unreachable, with nothing sent.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Time limit for one of several servers: the errors of the others are to be reported within
-/// [`CONNECT_TIMEOUT`].
+/// Time limit for one of several servers, so that the errors of all are reported within [`CONNECT_TIMEOUT`].
 const EACH: Duration = CONNECT_TIMEOUT.saturating_sub(Duration::from_millis(200));
 
-/// How long the others may still answer when one server has been found that takes writes: the one that was
-/// promoted last may be busy, and far away.
+/// How long the others may still answer after one server said that it takes writes: the one that was promoted
+/// last may be busy or far away.
 const OTHERS: Duration = Duration::from_secs(1);
 
-/// Others choose at the same time.
+/// The error while other processes choose at the same time.
 const CHANGES: &str = "the server in use is just being changed by other processes";
 
 pub(crate) type Opening<C> = Pin<Box<dyn Future<Output = Result<C, StoreError>> + Send>>;
@@ -47,18 +45,18 @@ pub(crate) trait Alive: Send {
     /// Whether the server answers.
     fn is_alive(&mut self) -> impl Future<Output = bool> + Send;
 
-    /// `None` when the server takes no writes. Asked only where there are several servers.
+    /// `None` if the server takes no writes. Asked only if there are several servers.
     fn history(&mut self) -> impl Future<Output = Result<Option<History>, StoreError>> + Send {
         ready(Ok(Some(History::default())))
     }
 
-    /// Whether [`is_alive`](Self::is_alive) is to be asked although the connection was used a moment ago.
+    /// Whether to call [`is_alive`](Self::is_alive) even if the connection was used a moment ago.
     fn is_due(&self) -> bool {
         false
     }
 
-    /// Makes a server that stands by the one in use. `members` of its `view` have answered. `false`
-    /// when another process has just made one.
+    /// Puts a server that stands by into use. `members` of its `view` have answered. `false` if another process
+    /// was faster.
     fn claim(&mut self, view: i64, members: usize) -> impl Future<Output = Result<bool, StoreError>> + Send {
         let _ = (view, members);
         ready(Ok(true))
@@ -68,16 +66,16 @@ pub(crate) trait Alive: Send {
 /// The history of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct History {
-    /// What all copies of one database share, and a database that was restored or upgraded does not: only
-    /// histories of one cluster can be compared.
+    /// The same for all copies of one database, but not for one that was restored or upgraded. Only histories
+    /// of one cluster can be compared.
     pub(crate) cluster: i64,
-    /// It is larger when the history is newer: that of the server that was promoted last.
+    /// Larger for a newer history: the server that was promoted last has the largest.
     pub(crate) number: i64,
-    /// It takes writes, but all processes have agreed on another one, or on none yet.
+    /// The server takes writes, but the processes have agreed on another one, or on none yet.
     pub(crate) stands_by: bool,
-    /// Servers with the same number see the same members.
+    /// Servers with the same view see the same members.
     pub(crate) view: i64,
-    /// Its name in the view. Two addresses may lead to one server.
+    /// The server's name in the view. Two addresses may lead to one server.
     pub(crate) member: i64,
 }
 
@@ -87,9 +85,9 @@ impl<C: sqlx::Connection> Alive for C {
     }
 }
 
-/// The newest histories of the clusters that this process has used, by the servers' names and the cluster.
-/// All managers with the same servers share them: when one has seen a promotion, the others must not go on with
-/// the old primary. The cluster alone does not do, because a copy that was restored elsewhere has the same.
+/// The newest histories that this process has seen, by the servers' names and the cluster. All managers with
+/// the same servers share them: when one has seen a promotion, the others must not go on with the old primary.
+/// The cluster alone does not suffice, because a copy that was restored elsewhere has the same.
 static NEWEST: Mutex<BTreeMap<(Names, i64), Arc<AtomicI64>>> = Mutex::new(BTreeMap::new());
 
 /// Hosts and ports.
@@ -112,7 +110,7 @@ impl Age {
 /// A connection to a server that takes writes.
 pub(super) struct Connected<C> {
     pub(super) age: Age,
-    /// Its place in the list.
+    /// Its index in the list.
     pub(super) server: usize,
     cluster: i64,
     stands_by: bool,
@@ -121,7 +119,7 @@ pub(super) struct Connected<C> {
     pub(super) connection: C,
 }
 
-/// The servers of a store, by their place in the list.
+/// The servers of a store, by their index in the list.
 #[derive(Debug)]
 pub(super) struct Servers {
     names: Names,
@@ -133,24 +131,23 @@ pub(super) struct Servers {
 impl Servers {
     pub(super) fn new(names: Vec<Arc<str>>) -> Self {
         Self {
-            // One alone is never asked: there is no other.
+            // The only server is never asked.
             trusted: AtomicBool::new(names.len() == 1),
             chosen: watch::Sender::new(0),
             names,
         }
     }
 
-    /// Whether there is a choice.
     pub(super) fn are_several(&self) -> bool {
         self.names.len() > 1
     }
 
-    /// The server that is used.
+    /// The server in use.
     pub(super) fn chosen(&self) -> usize {
         *self.chosen.borrow()
     }
 
-    /// Waits until another server than `server` is used.
+    /// Waits until another server than `server` is in use.
     pub(super) async fn moved_from(&self, server: usize) {
         // No error: the sender is in `self`.
         let _ = self.chosen.subscribe().wait_for(|chosen| *chosen != server).await;
@@ -186,7 +183,7 @@ impl Servers {
         }
         let mut found = self.search(&open).await?;
         if found.is_none() {
-            // Another process that was faster has chosen.
+            // Another process has chosen.
             found = self.search(&open).await?;
         }
         let found = found.ok_or_else(|| StoreError::new(StoreErrorKind::Unreachable, CHANGES))?;
@@ -201,7 +198,7 @@ impl Servers {
         Ok(found)
     }
 
-    /// `None` when the servers must be asked again.
+    /// `None` if the servers must be asked again.
     async fn search<C: Alive>(
         &self,
         open: impl Fn(usize) -> Opening<C> + Sync,
@@ -216,12 +213,12 @@ impl Servers {
         let mut best: Option<Connected<C>> = None;
         let mut failed = Vec::new();
         let mut answered = BTreeSet::new();
-        // Known clusters, each with a server of it that takes writes.
+        // The known clusters, each with a server that takes writes.
         let mut clusters = BTreeMap::new();
         let mut until = Instant::now() + CONNECT_TIMEOUT;
         while let Ok(Some((server, answer))) = timeout_at(until, asked.next()).await {
             match answer {
-                // The newer one may need all of its time.
+                // Goes on, because the newer server may need all of its time.
                 Ok(found) if found.age.is_outdated() => failed.push((server, outdated())),
                 Ok(found) => {
                     until = until.min(Instant::now() + OTHERS);
@@ -229,7 +226,7 @@ impl Servers {
                     if found.cluster != 0 {
                         clusters.entry(found.cluster).or_insert(server);
                     }
-                    // Smaller is better where the histories are the same.
+                    // With the same history, the smaller is better.
                     let order = |found: &Connected<C>| {
                         let moves = found.server != chosen;
                         (-found.age.history, found.stands_by, moves, found.server)
@@ -296,7 +293,7 @@ impl Servers {
         Arc::clone(all.entry((names, cluster)).or_default())
     }
 
-    /// No server takes writes. If all refuse for the same reason, trying again helps as little as with one
+    /// The error if no server takes writes. If all refuse for the same reason, it is as final as with one
     /// server.
     fn none(&self, mut failed: Vec<(usize, StoreError)>) -> StoreError {
         failed.sort_by_key(|(server, _)| *server);

@@ -33,7 +33,7 @@ pub(crate) fn of_statement(
             )
             .with_source(error)
         }
-        // Such as a column that cannot be read. The statement may have been carried out.
+        // A column that cannot be read, for example. The statement may have been carried out.
         other => StoreError::new(
             StoreErrorKind::Interrupted,
             format!("unexpected answer of the database: {other}"),
@@ -67,7 +67,7 @@ pub(crate) fn of_connect(
     }
 }
 
-/// The answer to a write under a lease that would have to wait for a row.
+/// The error for a write under a lease that would have to wait for a row.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn row_locked() -> StoreError {
     StoreError::new(

@@ -124,12 +124,12 @@ pub(crate) fn unreadable(error: impl Into<Box<dyn std::error::Error + Send + Syn
     sqlx::Error::Decode(error.into())
 }
 
-/// A record or a row, as far as it can be read, with its key.
+/// The key, and the record or row if it can be read.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 type Keyed<T> = (Key, Result<T, StoreError>);
 
-/// The answers for several keys, from what was found in any order. A failed query is everybody's answer; what
-/// cannot be read is the answer of its own key only.
+/// The answers for several keys, from rows in any order. A failed query is the answer for all keys; a row that
+/// cannot be read is the answer for its own key only.
 #[cfg(any(feature = "mysql", feature = "postgres"))]
 pub(crate) fn in_order<T: Clone>(
     keys: &[Key],

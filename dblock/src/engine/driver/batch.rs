@@ -27,7 +27,7 @@ pub(super) struct Answered {
     pub(super) answers: Vec<Result<Outcome, StoreError>>,
     /// How long the store took.
     pub(super) took: Duration,
-    /// The largest batch that these keys may be part of next.
+    /// The largest batch for these keys next time.
     pub(super) most_together: usize,
 }
 

@@ -15,23 +15,23 @@ use crate::store::{Store, StoreError, StoreErrorKind, WakeUp};
 /// Listening ends when no caller has waited for this long.
 const IDLE: Duration = Duration::from_mins(1);
 
-/// Pause before listening is tried again after it failed: starts at the first, grows to the longest.
+/// The pauses after listening failed: from the first, growing to the longest.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// Pause when the store says that it does not support listening.
+/// The pause if the store does not support listening.
 const UNSUPPORTED_PAUSE: Duration = Duration::from_mins(10);
 
 /// A report of the listener.
 #[derive(Debug)]
 pub(super) enum ListenerEvent {
-    /// Wake-ups arrive from here on. Answers from before may be out of date.
+    /// Wake-ups arrive from now on. Earlier answers may be out of date.
     Listening,
     /// A key has been freed for which others waited.
     Released(Key),
     /// A key was passed on to this lease, with this token.
     PassedOn(Key, Uuid, i64),
-    /// No wake-ups arrive from here on.
+    /// No wake-ups arrive from now on.
     Stopped,
 }
 
@@ -77,7 +77,7 @@ impl Listener {
         self.task.spawn(async move {
             store
                 .listen(&|wake_up| {
-                    // The receiver is gone only when the engine has stopped.
+                    // The receiver is gone once the engine has stopped.
                     let _ = tell.send(wake_up);
                 })
                 .await
@@ -106,7 +106,7 @@ impl Listener {
                         }
                         return ListenerEvent::Listening;
                     }
-                    // What a later version tells: whoever waits polls.
+                    // A report of a later version: waiters poll.
                     _ => {}
                 },
                 Some(ended) = self.task.join_next() => {

@@ -1,11 +1,11 @@
-//! Purges the rows of keys that nobody uses any more, and the records that are no longer remembered: in the
+//! Deletes the rows of keys that nobody uses any more, and the records that are no longer remembered: in the
 //! background, and for operators.
 //!
-//! Rows stay after a release, so a table with a key for each order would grow for ever. A pass walks over the
-//! table in small steps with pauses in between. It takes at most ten steps a second, which look at 5,000
-//! rows, and keeps the connection for admin tasks busy for at most a fifth of the time: a million rows take a
-//! little more than three minutes. A step is one statement. A store that looks before it deletes needs one or
-//! two more round trips when there is something to delete. Every manager does its own passes.
+//! A release leaves its row, so a table with a key for each order would grow for ever. A pass walks over the
+//! table in small steps with pauses in between. It takes at most ten steps a second, which read 5,000 rows, and
+//! keeps the connection for admin tasks busy for at most a fifth of the time: a million rows take a little more
+//! than three minutes. A step is one statement; some stores need one or two more round trips if there is
+//! something to delete. Every manager does its own passes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ pub(crate) const SHORTEST_IDLE: Duration = Duration::from_hours(24);
 /// Idle time where none is given.
 pub(crate) const DEFAULT_IDLE: Duration = Duration::from_hours(7 * 24);
 
-/// How many rows a step looks at.
+/// How many rows a step reads.
 const STEP_ROWS: u32 = 500;
 
 /// Time limit of a step.
@@ -37,8 +37,8 @@ const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const PAUSE_PER_STEP: u32 = 4;
 
-/// The first pass starts within this time, so that programs that run for only an hour do their share. The
-/// next passes start after this part of the idle time, so that each finds enough rows to be worth it.
+/// The first pass starts within this time, so that programs that run for an hour do their share. Later passes
+/// start after this part of the idle time, so that each finds enough rows.
 const FIRST_PASS_WITHIN: Duration = Duration::from_hours(1);
 const PASSES_PER_IDLE: u32 = 24;
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_hours(1);
@@ -82,9 +82,9 @@ struct Background {
     store: Arc<dyn Store>,
     turns: Arc<Turns>,
     idle: Duration,
-    /// The place that the pass has reached. After a failure it continues from there.
+    /// How far the pass is. After a failure it continues from there.
     part: Part,
-    /// The last key of the part so far.
+    /// The last key of the part that was read.
     after: Option<Key>,
     /// The last failure was logged.
     complained: bool,
@@ -103,7 +103,7 @@ impl Background {
                 Err(error) => {
                     self.complain(&error);
                     if self.part == Part::Records {
-                        // Such as for a lack of rights, which must not keep the rows from being purged.
+                        // A lack of rights on the records, for example, must not stop the purge of rows.
                         (self.part, self.after) = (Part::Rows, None);
                     }
                     PAUSE_AFTER_FAILURE
@@ -165,7 +165,7 @@ async fn step(
         Err(StoreError::new(StoreErrorKind::Interrupted, message))
     });
     match purged {
-        // A role without rights on the table of records has written none of them: others purge those.
+        // A role without rights on the table of records has written none; others purge it.
         Err(error) if part == Part::Records && error.kind() == StoreErrorKind::Refused => {
             tracing::debug!(%error, "records are left to others to purge");
             Ok(Purged::default())

@@ -11,7 +11,7 @@ use super::{Driver, SHUTDOWN_TIMEOUT};
 use crate::LockOptions;
 use crate::engine::cells::Machine;
 
-/// How far the engine is on its way to its end.
+/// The state of the engine's end.
 pub(super) enum Stop {
     No,
     /// New outermost locks are refused. Leases still held at `end_at` are ended.

@@ -3,7 +3,7 @@
 use crate::store::Finding;
 use crate::store::StoreError;
 
-/// The purpose that needs a right.
+/// What a right is needed for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     Locks,

@@ -12,22 +12,21 @@ use crate::store::clock::Timestamp;
 use crate::store::rules::{CarriedOut, RecordEffect, carry_out, change_record};
 use crate::store::{LockRow, Outcome, Purged, Record, RecordChange, RecordWrite, Request, StoreError};
 
-/// How long a free row stays. The engine gives a request up after 2.5 seconds, and nothing of it can
-/// arrive here later. So by then no acquire can be on its way that the row would have to refuse. A row whose
-/// lease has expired is left to the purge.
+/// How long a free row is kept. The engine gives a request up after 2.5 seconds, and none arrives later. So by
+/// then no late acquire needs the row to refuse it. Rows with an expired lease are left to the purge.
 const FREE_ROWS_STAY: Duration = Duration::from_secs(10);
 
-/// How many rows each request looks at: more than the one that it may add, so that old ones go faster than
-/// new ones come.
+/// How many rows each request checks: more than the one that it may add, so that old rows go faster than new
+/// ones come.
 const LOOKS: usize = 4;
 
 #[derive(Debug, Default)]
 pub(super) struct Table {
     pub(super) rows: BTreeMap<Key, Kept>,
     pub(super) records: BTreeMap<Key, Record>,
-    /// The last reading of the clock. It never goes back, not even between runtimes.
+    /// The last reading of the clock, which never goes back, not even between runtimes.
     pub(super) now: Timestamp,
-    /// Each row that a request has made, and when it is looked at next: in the order of these times.
+    /// The rows that requests made, by the time of their next check.
     looks: VecDeque<(Timestamp, Key)>,
 }
 
@@ -52,8 +51,8 @@ impl Kept {
         self.freed_at = now;
     }
 
-    /// Nothing depends on the row any more: neither a lease, nor somebody who waits, nor the next token, which
-    /// is the clock when there is no row.
+    /// Nothing depends on the row any more: no lease, no waiter, and not the next token, which is the clock when
+    /// there is no row.
     fn is_over(&self, now: Timestamp) -> bool {
         let row = &self.row;
         let old = self.freed_at + FREE_ROWS_STAY <= now;
@@ -94,8 +93,7 @@ impl Table {
         Ok(outcome.with_recorded(written))
     }
 
-    /// Drops some of the rows that are over. A program that uses a key for each order would otherwise keep a
-    /// row for each.
+    /// Drops some of the rows that are over, so that a program with a key for each order does not keep them all.
     fn drop_old_rows(&mut self) {
         let now = self.now;
         for _ in 0..LOOKS {
@@ -178,7 +176,7 @@ impl Table {
         })
     }
 
-    /// Whether the attempt of the record has the lock of its key.
+    /// Whether the record's attempt holds the lock of its key.
     pub(super) fn has_lock(&self, record: &Record) -> bool {
         let row = self.rows.get(&record.key);
         row.is_some_and(|Kept { row, .. }| {

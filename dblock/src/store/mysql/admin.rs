@@ -18,7 +18,7 @@ pub(super) async fn inspect(store: &MySqlStore, filter: &InspectFilter) -> Resul
     connection.finish(rows.map_err(|error| store.failed(error)))
 }
 
-/// Not an operator's call: it uses an idle connection.
+/// Not an operator's call, so it may use an idle connection.
 pub(super) async fn rows(store: &MySqlStore, keys: &[Key]) -> Vec<Result<Option<LockRow>, StoreError>> {
     let found = async {
         let mut connection = store.connections.take().await?;
@@ -33,8 +33,8 @@ pub(super) async fn rows(store: &MySqlStore, keys: &[Key]) -> Vec<Result<Option<
 }
 
 pub(super) async fn revoke(store: &MySqlStore, key: &Key) -> Result<bool, StoreError> {
-    // The clock is up to a second old when somebody else had the row locked. A lease that expired meanwhile
-    // may then be marked, which changes nothing: it is never extended and never revived.
+    // If the row was locked, the clock is up to a second old. A lease that expired meanwhile may then be marked,
+    // which changes nothing: it is never extended or revived.
     change_held(store, key, "revoked = TRUE").await
 }
 

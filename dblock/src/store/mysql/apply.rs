@@ -4,10 +4,9 @@
 //! the clock. The second writes and commits: one commit, so one flush to disk, for the whole batch. Between
 //! the two the rows are locked by us, so the decision holds.
 //!
-//! Absent rows are inserted afterwards, in a statement of their own. It can wait, for another process that
-//! inserts the same key, and no row stays locked while it waits. Records are changed in the transaction of
-//! their rows. That can wait too, for who writes the same record at this moment, and the rows of that
-//! transaction stay locked meanwhile.
+//! Absent rows are inserted afterwards, in a statement of their own. It may wait for another process that
+//! inserts the same key; no row is locked meanwhile. Records are changed in the transaction of their rows. That
+//! may wait for another writer of the same record; the rows of the transaction are locked meanwhile.
 
 use std::collections::VecDeque;
 
@@ -32,7 +31,7 @@ struct Batch {
     tries: u32,
 }
 
-/// The reason why the unanswered requests of a batch have no answer yet.
+/// Why requests of a batch have no answer yet.
 struct Failure {
     error: StoreError,
     number: Option<u16>,
@@ -71,7 +70,7 @@ pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answe
         answers[only] = one::answer(store, &requests[only]).await;
         members.retain(|place| answers[*place].is_none());
     }
-    // Everybody inserts in this order, so inserts cannot wait for each other in a circle.
+    // All processes insert in this order, so inserts never deadlock.
     members.sort_unstable_by(|a, b| requests[*a].key.cmp(&requests[*b].key));
     let mut queue = VecDeque::from([Batch { members, tries: 0 }]);
 
@@ -99,7 +98,7 @@ pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answe
             }
             Next::Fail => {
                 if failure.error.kind() == StoreErrorKind::Unreachable {
-                    // The other requests would only wait for the same error.
+                    // The other requests would wait for the same error.
                     batch
                         .members
                         .extend(queue.drain(..).flat_map(|batch| batch.members));
@@ -128,7 +127,7 @@ fn next(failure: &Failure, batch: &Batch) -> Next {
     let alone = batch.members.len() <= 1;
     let kind = failure.error.kind();
     match failure.number {
-        // The first statement waits only for a table that is being altered, which concerns every request.
+        // The first statement waits only while the table is altered, which concerns every request.
         Some(error::LOCK_WAIT_TIMEOUT) if failure.stage == Stage::Read => Next::Fail,
         Some(error::LOCK_WAIT_TIMEOUT) if alone => Next::Skipped,
         Some(error::DUPLICATE_KEY) if alone && batch.tries >= TRIES => Next::Skipped,
@@ -144,7 +143,7 @@ fn next(failure: &Failure, batch: &Batch) -> Next {
     }
 }
 
-/// Runs the members as one batch on one connection. After a failure some of them may have answers already.
+/// Runs the members as one batch on one connection. After a failure some may have answers already.
 async fn attempt(
     store: &MySqlStore,
     requests: &[Request],
@@ -174,11 +173,11 @@ async fn attempt(
             Ok(())
         }
         Err(Failure { error, number, stage }) => {
-            // The server answered, so closing properly ends the row locks now, not when the server notices
-            // the closed socket.
+            // The server answered. A proper close ends the row locks now, and not when the server notices the
+            // closed socket.
             let answered = error.kind() != StoreErrorKind::Interrupted
                 && sqlx::raw_sql("ROLLBACK").execute(&mut **connection).await.is_ok();
-            // A server that cannot do it now may be the wrong one: the next connection may reach another.
+            // The server may be the wrong one: the next connection may reach another.
             if answered && error.kind() != StoreErrorKind::Unreachable {
                 connection.keep();
                 return Err(Failure { error, number, stage });
@@ -262,8 +261,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Rows that the locking read did not return are absent, or locked by somebody else. Returns the rows to
-    /// insert.
+    /// Rows that the locking read did not return are absent or locked by others. Returns the rows to insert.
     async fn look_at_missing(
         self,
         connection: &mut Session,
@@ -342,7 +340,7 @@ impl Run<'_> {
                 }
             }
         }
-        // The last one is that of the commit.
+        // The last count is that of the commit.
         let of_changes = matched.iter().rev().skip(1);
         let written = changes.iter().rev().zip(of_changes);
         Ok(written
@@ -352,8 +350,8 @@ impl Run<'_> {
     }
 }
 
-/// The answer for a row that somebody else has locked, from its last committed state: an acquire learns that
-/// the key is busy; every other request must ask again.
+/// The answer for a row that is locked, from its last committed state: for an acquire the key is busy, any other
+/// request must ask again.
 fn judge_locked(request: &Request, row: &LockRow) -> Outcome {
     let acquire = matches!(request.action, Action::Acquire(_));
     if acquire && row.is_held() && row.lease_id != request.lease_id {

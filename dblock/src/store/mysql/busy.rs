@@ -1,7 +1,7 @@
-//! Keys that were busy when they were last asked for: they are read before anything is written.
+//! Keys that were busy when they were last asked for are read before anything is written.
 //!
-//! So each repeated ask of a waiter costs one plain read, however many keys it asks for, and neither locks a
-//! row nor writes. This memory decides only which statement is sent first, never the answer.
+//! So a waiter's repeated ask costs one plain read, for any number of keys, and neither locks a row nor writes.
+//! This memory decides only which statement is sent first, never the answer.
 
 use sqlx::AssertSqlSafe;
 
@@ -10,9 +10,9 @@ use crate::Key;
 use crate::store::rules::still_busy;
 use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
-/// Answers the acquires of keys that are still busy and need no write. Everything else, and every error, is
-/// left to the statements that write. The exception is a server that cannot be reached: they would only find
-/// the same. Returns the requests whose row is held and must be locked.
+/// Answers the acquires of keys that are still busy and need no write. All else, errors too, is left to the
+/// statements that write, unless the server cannot be reached. Returns the requests whose row is held and must
+/// be locked.
 pub(super) async fn look(
     store: &MySqlStore,
     requests: &[Request],

@@ -11,7 +11,7 @@ use crate::store::StoreError;
 use crate::store::diagnosis::{self, Asked, SAMPLES};
 use crate::store::{Finding, Severity};
 
-/// The server's variables that matter. It leaves out those that it does not have.
+/// The server's variables that matter. The answer leaves out those that the server does not have.
 const VARIABLES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'super_read_only', \
     'innodb_read_only', 'innodb_flush_log_at_trx_commit', 'sync_binlog', 'log_bin', 'innodb_doublewrite', \
     'transaction_isolation', 'tx_isolation', 'version')";
@@ -42,7 +42,7 @@ pub(super) async fn diagnose(store: &MySqlStore) -> Result<Vec<Finding>, StoreEr
     Ok(findings)
 }
 
-/// Everything that one connection tells.
+/// All that one connection tells.
 async fn look(
     store: &MySqlStore,
     on: &mut MySqlConnection,

@@ -15,7 +15,7 @@ pub(super) const DUPLICATE_KEY: u16 = 1062;
 pub(super) const LOCK_WAIT_TIMEOUT: u16 = 1205;
 /// The server undid the transaction to end a deadlock. Galera also answers this when two nodes conflicted.
 pub(super) const DEADLOCK: u16 = 1213;
-/// The statement was ended, by an administrator or by Galera, where what another node wrote goes first.
+/// An administrator ended the statement, or Galera did in favour of another node's write.
 pub(super) const INTERRUPTED: u16 = 1317;
 /// MariaDB with `innodb_snapshot_isolation`: the row changed since the transaction's snapshot.
 pub(super) const RECORD_CHANGED: u16 = 1020;
@@ -26,7 +26,7 @@ pub(super) const NO_SUCH_COLUMN: u16 = 1054;
 /// The table does not exist.
 pub(super) const NO_SUCH_TABLE: u16 = 1146;
 
-/// The rights that a kind of statement needs. The server's own message names the one that is missing, and where.
+/// The rights that a kind of statement needs. The server's message names the missing one.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Rights {
     Locks,
@@ -87,7 +87,7 @@ pub(super) fn of_fence_check(error: DriverError) -> StoreError {
     })
 }
 
-/// The user's transaction has met another one, and the same transaction may succeed. After
+/// The user's transaction conflicts with another one, and may succeed when it is repeated. After
 /// [`LOCK_WAIT_TIMEOUT`] only the statement was undone, so the user must not go on with the transaction.
 pub(crate) fn is_conflict(answer: &dyn DatabaseError) -> bool {
     matches!(
@@ -115,8 +115,7 @@ fn meaning_of(number: u16, message: &str, rights: Rights) -> Option<(StoreErrorK
             Schema,
             "the lock table is not the one that dblock creates; call `locks.admin().migrate()`",
         ),
-        // The text has a character that the column's character set lacks: the fault of one request, not of
-        // its batch.
+        // A character that the column's character set lacks: an error of one request, not of its batch.
         1366 => (
             StoreErrorKind::Other,
             "the lock table cannot keep this holder's name: make its column `holder` utf8mb4, as `locks.admin().migrate()` \
@@ -134,8 +133,8 @@ fn meaning_of(number: u16, message: &str, rights: Rights) -> Option<(StoreErrorK
             Unreachable,
             "the server is read-only: a replica, or a primary that is about to be replaced; point dblock at the primary",
         ),
-        // A commit is sent to the members first. A server that leaves the group then refuses it, though the others
-        // may carry it out; it refuses one that lost against another server with the second number, too.
+        // A commit goes to the members first. A server that leaves the group refuses it then, though the others
+        // may carry it out. The second number is also for a commit that lost against another server.
         3100 | 3101 => (
             Interrupted,
             "the group of servers has lost its quorum, this server has left the group, or another server was faster",
@@ -155,7 +154,7 @@ fn meaning_of(number: u16, message: &str, rights: Rights) -> Option<(StoreErrorK
             Unreachable,
             "raise the server's connection limit or use fewer connections",
         ),
-        // Galera answers every statement with this.
+        // A node of Galera that is not ready.
         1047 => (
             Unreachable,
             "this Galera node is not part of the primary component, or is still joining it",
@@ -164,8 +163,8 @@ fn meaning_of(number: u16, message: &str, rights: Rights) -> Option<(StoreErrorK
             Interrupted,
             "the server could not finish a commit; a Galera node says so when it loses the others meanwhile",
         ),
-        // Shutdown, a killed connection or statement, or a closed idle connection: statements sent before may
-        // have been carried out.
+        // Shutdown, a killed connection or statement, or a closed idle connection: the statement may have been
+        // carried out.
         1053 | 1079 | 1152 | 1158..=1161 | 1184 | INTERRUPTED | 1927 | 2006 | 2013 | 3169 | 4031 => {
             (Interrupted, "")
         }

@@ -23,7 +23,8 @@ const SCRIPTS: [&str; 3] = [
 /// How long a node waits for the migration of another one.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// How often it is tried where another node of Galera makes the same tables, and the pause between two tries.
+/// How often a migration is tried while another node of Galera creates the same tables, and the pause in
+/// between.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -33,7 +34,7 @@ pub(super) async fn check_schema(store: &MySqlStore) -> Result<(), StoreError> {
     schema::check(connection.finish(found)?, &store.table)
 }
 
-/// The content of the version table; `None` when it or the lock table does not exist.
+/// The content of the version table; `None` if it or the lock table does not exist.
 ///
 /// # Errors
 /// Besides those of the server: a table of that name is not dblock's.
@@ -59,15 +60,14 @@ pub(super) async fn version(
 
 /// Creates or upgrades the tables, one node at a time.
 ///
-/// The named lock belongs to a connection of its own, which is closed at the end, whatever happens: a lock
-/// left on a connection would block every later migration.
+/// The named lock has a connection of its own, which is always closed at the end: a lock that is left on a
+/// connection would block every later migration.
 pub(super) async fn migrate(store: &MySqlStore) -> Result<(), StoreError> {
     let server = store.connections.server().await?;
     let _room = store.connections.room().await?;
     let mut connection = session::open(&store.servers[server], store.any_server, None).await?;
     let mut tries = TRIES;
-    // The named lock is one node's. So what is read or made here may meet what another node makes, at any
-    // statement.
+    // A named lock is local to its node. So any statement may conflict with the migration of another node.
     let done = loop {
         tries -= 1;
         match run_on(store, &mut connection).await {
@@ -79,7 +79,7 @@ pub(super) async fn migrate(store: &MySqlStore) -> Result<(), StoreError> {
     done
 }
 
-/// Another node has made something of the same tables first.
+/// Another node was first to create something.
 fn is_conflict(error: &StoreError) -> bool {
     let source = error.source().and_then(|source| source.downcast_ref());
     let number = source.and_then(error::number);
@@ -87,7 +87,7 @@ fn is_conflict(error: &StoreError) -> bool {
 }
 
 async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<(), StoreError> {
-    // Checked before the lock too: when nothing is to be done, the right to SELECT suffices.
+    // Checked before the lock too: if there is nothing to do, the right to SELECT suffices.
     let found = version(store, connection, Rights::Migration).await?;
     if schema::is_complete(found) {
         return schema::check(found, &store.table);
@@ -134,8 +134,7 @@ fn statements(script: &str) -> impl Iterator<Item = &str> {
         .filter(|statement| statement.ends_with(';'))
 }
 
-/// Takes the named lock. Its name is a digest, because MySQL allows 64 bytes, and a table's name with its
-/// database may be longer.
+/// Takes the named lock. Its name is a digest, because MySQL allows 64 bytes only.
 async fn take_turn(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<(), StoreError> {
     let sql = "SELECT GET_LOCK(CONCAT('dblock.', SHA1(CONCAT(COALESCE(?, DATABASE(), ''), '.', ?))), ?)";
     let taken: Option<i64> = sqlx::query_scalar(sql)

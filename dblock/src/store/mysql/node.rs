@@ -1,9 +1,9 @@
-//! The node of Galera that is used, where the URL names several.
+//! The node of Galera in use, if the URL names several.
 //!
-//! Each node takes writes, so nothing but an agreement makes all processes use the same one. It stands in the
-//! version table, in row 2. All nodes agree on a row: of two writes Galera refuses one. A process uses the
-//! node that the row names, or none. Another node is named only when the named one has left the component;
-//! from then on it can commit nothing, until it has come back and has read the new name.
+//! Each node takes writes, so the processes must agree on one. Row 2 of the version table names it. All nodes
+//! agree on a row: of two writes Galera refuses one. A process uses the node that the row names, or none.
+//! Another node is named only when the named one has left the component. From then on the former one can commit
+//! nothing, until it has come back and has read the new name.
 
 use std::time::Duration;
 
@@ -18,12 +18,12 @@ use crate::store::{StoreError, StoreErrorKind};
 /// How long a connection goes on without reading the name again.
 const TRUSTED: Duration = Duration::from_secs(1);
 
-/// What a node says of itself and of the component that it is in.
+/// What a node tells of itself and of its component.
 const VIEW: &str = "SHOW GLOBAL STATUS WHERE Variable_name IN \
     ('wsrep_gcomm_uuid', 'wsrep_cluster_conf_id', 'wsrep_cluster_size')";
 
-/// A node's name: the first half of its UUID, which it keeps when it is started again after a crash. As two
-/// numbers, because the table has two columns of numbers.
+/// A node's name: the first half of its UUID, which it keeps over a crash. Two numbers, because the table has
+/// two columns of numbers.
 type Name = (i32, i32);
 
 struct View {
@@ -68,7 +68,7 @@ fn shown(name: Name) -> String {
     format!("{first:08x}-{}-{}", &second[..4], &second[4..])
 }
 
-/// The row that names the node in use, as a connection to one of several nodes knows it.
+/// The row that names the node in use, as far as a connection knows it.
 #[derive(Debug)]
 pub(super) struct InUse {
     /// The quoted version table.
@@ -99,7 +99,7 @@ impl InUse {
         let view = View::of(connection).await?;
         let own = view.name()?;
         let here = match self.named(connection).await {
-            // There are no tables yet, so there are no locks. It is asked again soon.
+            // There are no tables yet, so there are no locks. The row is read again soon.
             Err(error) if error::number(&error) == Some(error::NO_SUCH_TABLE) => {
                 return Ok(History::default());
             }
@@ -122,8 +122,8 @@ impl InUse {
         row.map(|row| Ok((row.try_get(0)?, row.try_get(1)?))).transpose()
     }
 
-    /// Names this node if the named one has left. `members` nodes have answered that are in its view `view`.
-    /// `false` when somebody else was faster.
+    /// Names this node if the named one has left. `members` nodes of its `view` have answered. `false` if
+    /// another process was faster.
     pub(super) async fn claim(
         &mut self,
         connection: &mut MySqlConnection,

@@ -2,16 +2,15 @@
 //! release and renewal.
 //!
 //! The statement's condition is what the rules require of the row, and the server checks it under the row
-//! lock. The reply itself carries whatever else the answer needs: `LAST_INSERT_ID(x)` puts a number there,
-//! and is multiplied by 0 where no column needs it. Assignments are made from left to right, and each sees
-//! the ones before it.
+//! lock. `LAST_INSERT_ID(x)` puts a number that the answer needs into the reply, and is multiplied by 0 where no
+//! column needs it. Assignments are made from left to right, and each sees the ones before it.
 //!
 //! None of these statements waits for a row, which takes MariaDB's `SET STATEMENT`. In MySQL the shortest
 //! lock wait is a second, in which a user's transaction would delay the leases of others. So with MySQL every
 //! request is a batch.
 //!
 //! Unusual cases are left to [`apply`](super::apply): an expired row, a repeated acquire, a row that names a
-//! successor or will name one, a row that somebody has locked, and whatever the server refuses.
+//! successor or will name one, a locked row, and whatever the server refuses.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +26,7 @@ use crate::store::rules::{holder, still_busy};
 use crate::store::sql_row::COLUMNS;
 use crate::store::{Acquire, Action, Extend, Kind, Outcome, Released, Request, StoreError, StoreErrorKind};
 
-/// A row that somebody has locked is an immediate error.
+/// A locked row is an error at once.
 const AT_ONCE: &str = "SET STATEMENT innodb_lock_wait_timeout = 0 FOR";
 
 /// The statements for one table. They are prepared once for each connection.
@@ -45,7 +44,7 @@ impl Statements {
     pub(super) fn new(table: &str) -> Self {
         let clock = LIVE_CLOCK;
         let wanted = format!("(wanted_until > 0 AND wanted_until > {clock})");
-        // A token that leaves no room for the flag bit is out of range, which is an error.
+        // A token without room for the flag bit is out of range, which is an error.
         let take = format!(
             "{AT_ONCE} UPDATE {table} SET lock_owner = ?, holder = ?, acquired_at = {clock}, expire_at = acquired_at + ?, \
              fence_token = GREATEST(fence_ceiling + 1, acquired_at), fence_ceiling = fence_token + ?, revoked = FALSE, \
@@ -80,7 +79,7 @@ impl Statements {
             look: look.into(),
             want: want.into(),
             hand_over: extend(
-                // In this order: each assignment reads what those before it have written.
+                // The order matters: each assignment reads what those before it wrote.
                 "fence_ceiling = IF(? > fence_ceiling, ? + LEAST(fence_ceiling - fence_token, 9223372036854775807 - ?), \
                  fence_ceiling), lock_owner = IF(? >= fence_token, ?, lock_owner), holder = IF(? >= fence_token, ?, holder), \
                  fence_token = GREATEST(?, fence_token), ",
@@ -92,7 +91,7 @@ impl Statements {
     }
 }
 
-/// Tries to carry out `request`. `None`: nothing was done, and [`apply`](super::apply) has to carry it out.
+/// Tries to carry out `request`. `None`: nothing was done, and [`apply`](super::apply) must carry it out.
 pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Result<Outcome, StoreError>> {
     let connection = if Kind::of(&request.action) == Kind::Extend {
         store.connections.take_reserved().await
@@ -120,11 +119,11 @@ pub(super) async fn answer(store: &MySqlStore, request: &Request) -> Option<Resu
         Err(error) => store.failed(error),
     };
     if let StoreErrorKind::Interrupted | StoreErrorKind::Unreachable = error.kind() {
-        // It may have been carried out, which the engine must know. Or the next attempt must reach another
+        // The request may have been carried out, which the engine must know; or the next try must reach another
         // server.
         return Some(connection.finish(Err(error)));
     }
-    // The statement was refused. It was a transaction of its own, so the connection is clean.
+    // The refused statement was a transaction of its own, so the connection is clean.
     connection.keep();
     None
 }
@@ -141,7 +140,7 @@ impl Single<'_> {
             Action::Acquire(ask) => self.acquire(ask).await,
             Action::Extend(ask) => self.extend(ask).await.map(Some),
             Action::Release => self.release().await,
-            // One of a later version goes the way of the rules, which refuse it.
+            // An action of a later version is left to the rules, which refuse it.
             _ => Ok(None),
         }
     }
@@ -167,7 +166,7 @@ impl Single<'_> {
         if let Some(busy) = still_busy(self.request, &row) {
             return Ok(Some(busy));
         }
-        // `wanted_until` must be written. A request that is or asks to be the successor needs the locked row.
+        // Left to the rules if `wanted_until` must be written, or the request is, or asks to be, the successor.
         let next = row.next.as_ref().map(|next| next.lease_id);
         let ours = [Some(row.lease_id), next].contains(&Some(self.request.lease_id));
         let Some(length) = ask

@@ -1,8 +1,8 @@
 //! Deletes rows that nobody has used for a long time.
 //!
-//! Rows in use are only read, without a lock. Rows that look idle are locked, unless somebody else has locked
-//! them, and checked again before they are deleted. So a purge can delay a request only for a key that was
-//! idle until this instant.
+//! Rows in use are only read, without a lock. Rows that seem idle are locked, with locked ones skipped, and
+//! checked again before they are deleted. So a purge can delay a request only for a key that was idle until
+//! then.
 
 use std::time::Duration;
 
@@ -84,7 +84,7 @@ impl Step<'_> {
         Ok(purged)
     }
 
-    /// The keys of the step and whether each looks idle; and the time since which an idle row is unused.
+    /// The keys of the step and whether each seems idle; and the time since which an idle row is unused.
     async fn look(&self, connection: &mut MySqlConnection) -> Result<(Vec<(Key, bool)>, i64), StoreError> {
         let before = format!("{} - {}", sql::CLOCK, micros(self.idle));
         let from = sql::hex(self.after.map_or(&[], |key| key.as_str().as_bytes()));

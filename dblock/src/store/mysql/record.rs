@@ -1,4 +1,4 @@
-//! The records of runs. Like batches, they are written as text, in which every value is digits.
+//! The records of runs. As in batches, statements are text in which every value is digits.
 
 use sqlx::mysql::{MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, Row as _};
@@ -46,7 +46,7 @@ impl Records for MySqlStore {
                 None => self.write_on(&mut connection, write).await.map(Some),
             };
             if written.is_err() {
-                // Ends the row locks now, not when the server notices the closed socket.
+                // Ends the row locks now, and not when the server notices the closed socket.
                 let _ = self.run(&mut connection, "ROLLBACK".into()).await;
             }
             connection.finish(written)?.ok_or_else(row_locked)
@@ -145,8 +145,8 @@ impl MySqlStore {
         self.failed_without(error, Rights::Records)
     }
 
-    /// A write that needs the lease. `None` when it would wait for a row that is locked: it may be the caller's own
-    /// transaction that keeps it, which waits for the caller.
+    /// A write that needs the lease. `None` if it would wait for a locked row: the transaction that has it
+    /// locked may be the caller's own, and wait for the caller.
     async fn write_under(
         &self,
         connection: &mut Session,
@@ -180,8 +180,8 @@ impl MySqlStore {
         Ok(Some(written))
     }
 
-    /// Locks the row `found`, and returns what `column` says of it: false where there is none, and `None` where
-    /// another transaction has it locked.
+    /// Locks the row `found`, and returns its `column`: false if there is no row, `None` if another transaction
+    /// has it locked.
     async fn lock_row(
         &self,
         connection: &mut Session,
@@ -207,7 +207,7 @@ impl MySqlStore {
         let change = change(&self.record_table(), &write.key, &write.change);
         let Some(lease_id) = write.ends() else {
             return match self.run(connection, change).await {
-                // There has just been another one.
+                // Another record was inserted just now.
                 Err(error) if is_duplicate(&error) => Ok(false),
                 matched => Ok(matched? > 0),
             };
@@ -283,8 +283,7 @@ pub(super) fn change(table: &str, key: &Key, change: &RecordChange) -> String {
     }
 }
 
-/// `started_at`, `finished_at` and `keep_until` of what is written, as SQL. An attempt that has ended started at
-/// `since`.
+/// `started_at`, `finished_at` and `keep_until`, as SQL. An attempt that has ended started at `since`.
 fn times(entry: &RecordEntry, since: &str) -> [String; 3] {
     let clock = sql::CLOCK;
     let keep_until = format!("{clock} + {}", micros(entry.keep));
@@ -326,7 +325,7 @@ fn replace(table: &str, key: &str, version: RecordVersion, entry: &RecordEntry) 
         .zip(values)
         .map(|(column, value)| format!("{column} = {value}"))
         .collect();
-    // The version has the token that the record has now.
+    // The version has the record's present token.
     let (old, new) = (version.fence_token, entry.fence_token);
     let corrects = entry.state == RecordState::Succeeded;
     format!(
@@ -359,7 +358,7 @@ fn hex(key: &Key) -> String {
     sql::hex(key.as_str().as_bytes())
 }
 
-/// Another record of the key was there first.
+/// The key has a record already.
 fn is_duplicate(error: &StoreError) -> bool {
     std::error::Error::source(error)
         .and_then(|cause| cause.downcast_ref())

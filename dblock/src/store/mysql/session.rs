@@ -22,8 +22,8 @@ use crate::store::{StoreError, StoreErrorKind};
 /// - `completion_type`: after a chained commit the next statement would not commit by itself.
 /// - A client that is cut off between locking a row and writing it leaves the row locked until the server
 ///   ends its idle session, after 8 hours by default; `wait_timeout` makes that 30 seconds. MariaDB can end
-///   only the idle transaction, and sooner. MySQL cannot, and takes that setting for a comment. An idle
-///   connection that the server closed is replaced when it is next needed.
+///   only the idle transaction, and sooner; MySQL takes that setting for a comment. An idle connection that the
+///   server closed is replaced at the next use.
 /// - A fixed `sql_mode`: strict, so that nothing is cut off silently, and with assignments made from left to
 ///   right. The time zone makes `SYSDATE` a clock without jumps.
 /// - Limits that leave rows out of an answer or refuse a statement for its size (`sql_select_limit`,
@@ -48,7 +48,7 @@ const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, 
     SELECT 0 /*M!100300 OR (SLEEP(0.001) = 0 AND SYSDATE(6) > NOW(6)) */";
 
 /// Whether the server is a node of Galera. MariaDB, Percona's cluster and Codership's MySQL have this variable.
-/// It is not asked for in a comment for one of them: the others would skip that.
+/// Not in a comment for one of them, which the others would skip.
 pub(super) const IS_NODE: &str = "SHOW VARIABLES LIKE 'wsrep_on'";
 
 /// The server's description of itself.
@@ -57,15 +57,15 @@ const ABOUT: &str = "SELECT CONCAT(VERSION(), ' ', @@version_comment)";
 /// Servers that speak the protocol and accept `SKIP LOCKED`, but do not lock rows.
 const LOCK_NOTHING: [&str; 2] = ["TiDB", "Dolt"];
 
-/// Shows whether the server takes writes: its settings, and what it says of itself as a node of Galera.
-/// MariaDB without Galera is never ready, either.
+/// Shows whether the server takes writes: its settings, and its state as a node of Galera. (MariaDB without
+/// Galera is never ready, either.)
 const TAKES_WRITES: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN ('read_only', 'innodb_read_only');\
     SHOW GLOBAL STATUS LIKE 'wsrep_ready'";
 
-/// Waits until a node of Galera has all that was committed on any node until now, and only here: a read that
-/// waits costs a round trip to the other nodes. Without it a lease that was granted on the former node might
-/// not be here yet, and its owner would be told that it is gone. A node that the others do not answer waits
-/// until we give it up, and is not used.
+/// Waits until a node of Galera has all that was committed on any node until now. Otherwise a lease that the
+/// former node granted might not be here yet, and its owner would be told that it is gone. Done once, because
+/// the wait costs a round trip to the other nodes. A node that the others do not answer waits until we give it
+/// up.
 const CATCH_UP: &str = "SET SESSION wsrep_sync_wait = 1;SELECT 1;SET SESSION wsrep_sync_wait = DEFAULT";
 
 /// A server's own account of itself.
@@ -96,14 +96,14 @@ pub(super) struct Session {
     pub(super) writes_alone: bool,
     /// The server is a node of Galera.
     is_node: bool,
-    /// It is one of several nodes.
+    /// Set if it is one of several nodes.
     in_use: Option<InUse>,
 }
 
 impl Session {
-    /// The messages in which statements are sent: one, but on a node of Galera one for each. A node may undo a
-    /// transaction between two statements of a message, where another node was faster. It says so at the next
-    /// message only: what follows in this one runs outside of any transaction, and its COMMIT succeeds.
+    /// The messages in which statements are sent: one for all, but on a node of Galera one for each. If another
+    /// node was faster, a node may undo a transaction between two statements of a message, and say so at the
+    /// next message only: the rest of this one runs outside any transaction, and its COMMIT succeeds.
     pub(super) fn messages(&self, statements: Vec<String>) -> Vec<String> {
         if self.is_node {
             statements
@@ -163,7 +163,7 @@ impl Alive for Session {
                     return Ok(Some(in_use.history(&mut self.connection).await?));
                 }
             }
-            // Of histories these servers tell nothing that could be compared.
+            // These servers tell no history that could be compared.
             Ok(takes_writes.then(History::default))
         };
         asked.await.map_err(error::of_connect)
@@ -182,7 +182,7 @@ fn for_us(options: MySqlConnectOptions) -> MySqlConnectOptions {
 }
 
 /// Opens a connection with our settings. With `any_server` also to a server that is known to grant a lock
-/// twice. `version_table` is told where there are several servers.
+/// twice. `version_table` is for several servers.
 pub(super) async fn open(
     options: &OptionsSource<MySqlConnectOptions>,
     any_server: bool,
@@ -192,11 +192,11 @@ pub(super) async fn open(
     let mut connection = MySqlConnection::connect_with(&options)
         .await
         .map_err(error::of_connect)?;
-    // Before the settings, because such a server may not know some of them.
+    // Checked before the settings, because such a server may not know some of them.
     if !any_server {
         let about = sqlx::raw_sql(ABOUT).fetch_optional(&mut connection).await;
         let about = about.and_then(|row| row.map(|row| row.try_get::<String, _>(0)).transpose());
-        // No row is returned where `sql_select_limit` is 0.
+        // With `sql_select_limit` = 0 there is no row.
         check(&about.map_err(error::of_connect)?.unwrap_or_default())?;
     }
     let settings = sqlx::raw_sql(AssertSqlSafe(format!("{SETTINGS};{IS_NODE}")));

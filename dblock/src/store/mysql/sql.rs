@@ -26,10 +26,9 @@ pub(super) const LIVE_CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SY
 
 /// Locks the rows that nobody else has locked and reads them, then the clock.
 ///
-/// The clock is read by a statement of its own, because `UTC_TIMESTAMP` is the start of its statement: this
-/// way it is read after the rows were locked, and an expired lease cannot look alive. READ COMMITTED takes no
-/// gap locks here. The index is forced because in a small table a scan looks cheaper, and a scan would lock
-/// the rows of others.
+/// `UTC_TIMESTAMP` is the start of its statement. So a statement of its own reads the clock, after the rows were
+/// locked, and an expired lease cannot seem alive. READ COMMITTED takes no gap locks here. The index is forced
+/// because in a small table the plan may be a scan, which would lock the rows of others.
 pub(super) fn lock_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
     let keys = key_list(keys);
     let lock = format!(
@@ -52,8 +51,8 @@ pub(super) fn look<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> Stri
     format!("SELECT {COLUMNS}, {LIVE_CLOCK} FROM {table} WHERE lock_key IN ({keys})")
 }
 
-/// Reads the rows that `filter` wants, each with the clock, which is the same for all. They are sorted by a
-/// rank that no index could have: each acquire would have to maintain it.
+/// Reads the rows of `filter`, all with the same clock. They are sorted by a rank without an index, which each
+/// acquire would have to maintain.
 pub(super) fn inspect(table: &str, filter: &InspectFilter) -> String {
     let prefix = filter.get_prefix().as_bytes();
     let (prefix_hex, length) = (hex(prefix), prefix.len());
@@ -99,8 +98,8 @@ pub(super) fn inspect(table: &str, filter: &InspectFilter) -> String {
 pub(super) fn rewrite<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -> String {
     let mut sql = insert(table, rows);
     sql.push_str(" ON DUPLICATE KEY UPDATE ");
-    // MySQL's newer form of VALUES(…) is unknown to MariaDB. No value depends on another column, so the
-    // order of the assignments, which are made from left to right, does not matter.
+    // MariaDB does not know MySQL's newer form of VALUES(…). No value depends on another column, so the order of
+    // the assignments does not matter.
     for (index, column) in COLUMNS.split(", ").skip(1).enumerate() {
         let comma = if index == 0 { "" } else { ", " };
         let _ = write!(sql, "{comma}{column} = VALUES({column})");
@@ -151,7 +150,7 @@ pub(super) const GONE: &str = "gone";
 /// The answer of [`verify`] when the transaction's snapshot is older than the lease.
 pub(super) const STALE_SNAPSHOT: &str = "stale snapshot";
 
-/// The user's driver sends text alone. A number compared with text would be rounded.
+/// The user's driver sends text only. A number compared with text would be rounded.
 const LEASE: &str = "UNHEX($2)";
 const TOKEN: &str = "CAST($3 AS SIGNED)";
 
@@ -159,10 +158,9 @@ const TOKEN: &str = "CAST($3 AS SIGNED)";
 /// [`GONE`] or [`STALE_SNAPSHOT`]; nothing where there is no row. The clock is that of the statement's start,
 /// and does not depend on the session's time zone.
 ///
-/// A locking read sees the newest row, whatever the transaction's snapshot is, but the user's plain reads see
-/// the snapshot. So the token is also read by a plain read: the lock does not reach into the nested query. A
-/// snapshot with another token is older than the lease, and what the transaction has read may be from before
-/// the last owner's commit.
+/// A locking read sees the newest row, but the user's plain reads see the transaction's snapshot. So a plain
+/// read reads the token too (the lock does not reach into the nested query). A snapshot with another token is
+/// older than the lease, and what the transaction has read may be from before the last owner's commit.
 pub(super) fn verify(table: &str, lock: &str) -> String {
     format!(
         "SELECT CASE \
@@ -174,7 +172,7 @@ pub(super) fn verify(table: &str, lock: &str) -> String {
     )
 }
 
-/// Parameters: as [`verify`], which has locked the row. The condition counts where no transaction is open.
+/// Parameters: as [`verify`], which has locked the row. The condition matters if no transaction is open.
 pub(super) fn release_in(table: &str) -> String {
     format!(
         "UPDATE {table} SET reentrant_count = 0, {NO_SUCCESSOR} \

@@ -1,4 +1,4 @@
-//! The three actions: which statements carry each out, and with which parameters.
+//! The three actions: their statements and parameters.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(super) trait ByStatement: Sized + 'static {
     fn bind_many<'q>(part: &[Placed<'q, Self>], query: Statement<'q>) -> Statement<'q>;
 }
 
-/// A request with its place in the batch.
+/// A request with its index in the batch.
 pub(super) struct Placed<'a, A> {
     pub(super) place: usize,
     pub(super) request: &'a Request,

@@ -41,7 +41,7 @@ pub(super) async fn inspect(
         .collect()
 }
 
-/// Not an operator's call: it uses an idle connection.
+/// Not an operator's call, so it may use an idle connection.
 pub(super) async fn rows_of(store: &PostgresStore, keys: &[Key]) -> Vec<Result<Option<LockRow>, StoreError>> {
     let texts: Vec<&str> = keys.iter().map(Key::as_str).collect();
     let statement = Statement::new(&store.sql.rows).bind(texts);

@@ -22,12 +22,11 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
             .collect(),
         unreachable: None,
     };
-    // Only an acquire can be slow.
+    // Acquires last, because only they can be slow.
     batch.carry_out::<Extend>(requests).await;
     batch.carry_out::<Release>(requests).await;
     batch.carry_out::<Acquire>(requests).await;
-    // Requests that no statement answered found their row locked, or it was inserted, changed or deleted
-    // meanwhile.
+    // No statement answered: the row was locked, or inserted, changed or deleted meanwhile.
     let skipped = |answer: Option<Answer>| answer.unwrap_or(Ok(Outcome::Skipped));
     let answers: Vec<Answer> = batch.answers.into_iter().map(skipped).collect();
     store.contended.note(requests, &answers);
@@ -47,7 +46,7 @@ fn unsupported(action: &Action) -> Option<Answer> {
 struct Batch<'a> {
     store: &'a PostgresStore,
     answers: Vec<Option<Answer>>,
-    /// Once no connection can be opened, the rest is not tried: each attempt may take seconds.
+    /// After a failed connect the rest is not tried: each attempt may take seconds.
     unreachable: Option<StoreError>,
 }
 
@@ -63,8 +62,8 @@ impl Batch<'_> {
                 Some(error) => Err(error.clone()),
             };
             let Err(error) = executed else { continue };
-            // The error does not concern requests that an earlier statement answered. That statement is
-            // committed, so its answer stands; sent again, the request could get another one.
+            // Answers of earlier statements count, because those are committed. A repeated request could get
+            // another answer.
             part.retain(|placed| self.answers[placed.place].is_none());
             if part.len() > 1 && may_be_one_row(error.kind()) {
                 parts.extend(part.into_iter().rev().map(|placed| vec![placed]));
@@ -80,8 +79,8 @@ impl Batch<'_> {
     }
 }
 
-/// The requests of one kind, those that change records or the others, in the byte order of their keys. Rows
-/// are inserted in this order.
+/// The requests of one action, with records or without, in the byte order of their keys. Rows are inserted in
+/// this order.
 fn group<A: ByStatement>(requests: &[Request], recorded: bool) -> Vec<Placed<'_, A>> {
     let placed = |(place, request)| Placed::new(place, request);
     let of_kind = requests.iter().enumerate().filter_map(placed);
@@ -97,8 +96,7 @@ fn may_be_one_row(kind: StoreErrorKind) -> bool {
     matches!(kind, StoreErrorKind::Conflict | StoreErrorKind::Other)
 }
 
-/// Fills in the answers to `part`, which is sorted by key. After an error, the answers from before it are
-/// filled in.
+/// Fills in the answers to `part`, which is sorted by key; after an error, those from before it.
 async fn execute<A: ByStatement>(
     store: &PostgresStore,
     part: &[Placed<'_, A>],
@@ -126,8 +124,8 @@ async fn execute<A: ByStatement>(
     connection.finish(certain.and(asked))
 }
 
-/// First asks with the statement for the usual state of the rows, then with the general statement for the
-/// rows that were in another state. Each statement is committed before its answers are filled in.
+/// Sends the statement for rows in their usual state, and then the general one for the other rows. Each is
+/// committed before its answers are filled in.
 async fn ask<A: ByStatement>(
     store: &PostgresStore,
     part: &[Placed<'_, A>],
@@ -136,7 +134,7 @@ async fn ask<A: ByStatement>(
 ) -> Result<(), sqlx::Error> {
     let recorded = part.iter().any(|placed| placed.request.record.is_some());
     let statements = A::statements(&store.sql, recorded);
-    // A contended key is probably in no usual state: it is busy, or its row names a successor.
+    // A contended key is probably busy, or its row names a successor.
     let is_contended =
         |placed: &Placed<'_, A>| A::KIND != Kind::Extend && store.contended.contains(&placed.request.key);
     let likely = part.iter().filter(|placed| !is_contended(placed));
@@ -148,7 +146,7 @@ async fn ask<A: ByStatement>(
     };
     if let Some(usual) = usual {
         match usual.fetch_all(connection).await {
-            // Nothing was carried out. The general statement can do without notifications.
+            // Nothing was carried out. The general statement also works without notifications.
             Err(error) if error::is_full_queue(&error) => {}
             rows => read(&likely, &rows?, answers)?,
         }

@@ -1,9 +1,9 @@
 //! Which answers of a server count.
 //!
-//! A commit that waits for a synchronous standby is answered without it when somebody cancels that wait. The
-//! server then has the change alone, and forgets it when it is replaced: a lease would end early, or finished
-//! work be done again. Such an answer counts once another commit has reached the standby, because a standby
-//! gets all commits in their order.
+//! If somebody cancels a commit's wait for a synchronous standby, the commit is answered without the standby.
+//! The server alone then has the change, which is lost when the server is replaced: a lease would end early, or
+//! finished work be done again. Such an answer counts once another commit has reached the standby, because a
+//! standby gets all commits in their order.
 
 use super::PostgresStore;
 use super::session::Session;
@@ -11,11 +11,11 @@ use super::statement::Statement;
 use crate::store::connections::Borrowed;
 use crate::store::{StoreError, StoreErrorKind};
 
-/// A commit, where commits wait for a standby. One row.
+/// Commits, if commits wait for a standby. Returns one row.
 const COMMIT: &str = "SELECT CASE WHEN pg_catalog.current_setting('synchronous_standby_names') <> ''
     THEN pg_catalog.pg_logical_emit_message(true, 'dblock', '') IS NULL END";
 
-/// Fails if what was answered on this connection may be forgotten.
+/// Fails if an answer on this connection may be lost.
 pub(super) async fn certain(connection: &mut Borrowed<'_, Session>) -> Result<(), StoreError> {
     if connection.take_warning() {
         let committed = Statement::new(&COMMIT.into()).fetch_all(connection).await;

@@ -43,7 +43,7 @@ pub(super) async fn diagnose(store: &PostgresStore) -> Result<Vec<Finding>, Stor
     Ok(findings)
 }
 
-/// Everything that one connection tells.
+/// All that one connection tells.
 async fn look(
     store: &PostgresStore,
     on: &mut PgConnection,
@@ -93,7 +93,7 @@ fn is_on(settings: &Settings, name: &str) -> bool {
 fn version(settings: &Settings) -> Finding {
     let number = setting(settings, "server_version_num").parse().unwrap_or(0);
     let found = (number / 10_000, number % 10_000);
-    // The minor version is of no account.
+    // The minor version does not matter.
     let tested = (found.0 == 15).then_some(found);
     diagnosis::version("PostgreSQL", found, (13, 0), tested)
 }
@@ -204,7 +204,7 @@ fn pooler(is_ours: bool) -> Finding {
     )
 }
 
-/// Sends itself a notification.
+/// Tests wake-ups by a notification to itself.
 async fn wake_ups(store: &PostgresStore) -> Finding {
     match listen::heard_after(store).await {
         Ok(took) => Finding::fine(

@@ -64,7 +64,7 @@ pub(super) fn no_schema_to_create_in() -> StoreError {
     )
 }
 
-/// A serialization failure or a deadlock: the user's transaction is over, and the same one may succeed.
+/// A serialization failure or a deadlock: the user's transaction is over, and may succeed when it is repeated.
 pub(crate) fn is_conflict(answer: &dyn DatabaseError) -> bool {
     answer
         .try_downcast_ref::<PgDatabaseError>()
@@ -80,7 +80,7 @@ pub(super) fn is_missing_column(error: &sqlx::Error) -> bool {
     has_code(error, MISSING_COLUMN)
 }
 
-/// The server's queue of notifications is full, because a session that listens stays in a transaction. The
+/// The server's queue of notifications is full, because a listening session is in a long transaction. The
 /// statement was undone.
 pub(super) fn is_full_queue(error: &sqlx::Error) -> bool {
     has_code(error, "54000")
@@ -93,8 +93,8 @@ pub(super) fn is_from_full_queue(error: &StoreError) -> bool {
         .is_some_and(is_full_queue)
 }
 
-/// A pooler refuses our session settings: `PgBouncer` with the first code, which it also uses for much else,
-/// Amazon's RDS Proxy with the second one.
+/// A pooler refuses our session settings: `PgBouncer` with the first code, which it also uses for other errors,
+/// Amazon's RDS Proxy with the second.
 pub(super) fn is_refused_startup(error: &sqlx::Error) -> bool {
     let names_it = |answer: &dyn DatabaseError| answer.message().contains("startup parameter");
     has_code(error, "08P01") && error.as_database_error().is_some_and(names_it) || has_code(error, "0A000")
@@ -122,7 +122,7 @@ fn meaning_of(code: &str) -> Option<(StoreErrorKind, &'static str)> {
     let known = match code {
         // Deadlock, serialization failure, lock timeout, statement timeout or cancelled.
         "40P01" | "40001" | "55P03" | "57014" => (Conflict, ""),
-        // A pooler's other client changed the session, or the table was altered: a new connection knows the
+        // Another client of a pooler changed the session, or the table was altered: a new connection sees the
         // new state.
         "26000" | "42P05" | "0A000" => (Conflict, "the prepared statement is out of date"),
         MISSING_COLUMN | "42804" => (
@@ -149,8 +149,7 @@ fn meaning_of(code: &str) -> Option<(StoreErrorKind, &'static str)> {
             StoreErrorKind::Other,
             "the fence tokens of the key are used up: its row must be deleted by hand",
         ),
-        // The text has a character that the encoding lacks, or a NUL: the fault of one request, not of its
-        // batch.
+        // A character that the encoding lacks, or a NUL: an error of one request, not of its batch.
         "22021" | "22P05" => (
             StoreErrorKind::Other,
             "the database cannot keep this key or holder: keep the locks in a database with the encoding UTF8, and \

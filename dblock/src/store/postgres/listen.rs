@@ -1,13 +1,13 @@
 //! Wake-ups: LISTEN on a connection of its own, which is one of the store's few.
 //!
-//! A release notifies the table's channel when others wait for the key or when it passes the row on;
-//! [`wake_up`] reads the payload. A waiter that misses a notification polls again within a second, so nothing
-//! here needs to be fast. But a connection that receives nothing must not be taken for a quiet one:
+//! A release notifies the table's channel if others wait for the key or if it passes the row on; [`wake_up`]
+//! reads the payload. A waiter that misses a notification polls within a second, so nothing here needs to be
+//! fast. But a connection that can receive nothing must not be taken for a quiet one:
 //! - A pooler in transaction mode accepts LISTEN and leaves it on a session that it lends to others, whose
 //!   drivers may fail on a notification (sqlx does). So poolers are detected before anything listens (see
-//!   `session.rs`). A channel that nobody else knows of removes the remaining doubt ([`prove`]).
-//! - A server that is gone silently is detected by a statement now and then. The kernel's keep-alive would do
-//!   too, but sqlx cannot set it, and its default is two hours.
+//!   `session.rs`), and a notification on a channel of our own proves that they arrive ([`prove`]).
+//! - A statement now and then detects a server that is gone silently. (sqlx cannot set the kernel's keep-alive,
+//!   whose default is two hours.)
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -82,7 +82,7 @@ async fn until_lost(
 /// How long a notification to itself takes, on connections of the store.
 ///
 /// # Errors
-/// The reason why none arrives.
+/// Why none arrives.
 pub(super) async fn heard_after(store: &PostgresStore) -> Result<Duration, StoreError> {
     refuse_a_pooler(store).await?;
     let server = store.connections.server().await?;
@@ -121,11 +121,10 @@ async fn refuse_a_pooler(store: &PostgresStore) -> Result<(), StoreError> {
     if is_ours { Ok(()) } else { Err(behind_a_pooler()) }
 }
 
-/// Connects for listening. sqlx receives notifications only on a connection of a pool, so this is a pool of
-/// one.
+/// Connects for listening, by a pool of one, because sqlx receives notifications only on a pool's connection.
 ///
-/// Dropping the listener sends an UNLISTEN in the background and then closes the connection. If the server is
-/// gone silently, the kernel gives up on it after some minutes.
+/// The listener's drop sends an UNLISTEN in the background and then closes the connection. If the server is gone
+/// silently, the kernel gives up after some minutes.
 async fn connect(store: &PostgresStore, server: usize) -> Result<PgListener, StoreError> {
     let mark = Mark::new();
     let pool = PgPoolOptions::new()
@@ -135,7 +134,7 @@ async fn connect(store: &PostgresStore, server: usize) -> Result<PgListener, Sto
         .max_lifetime(None)
         .connect_lazy_with(mark.on(store.options(server).await?));
     let mut listener = PgListener::connect_with(&pool).await.map_err(error::of_connect)?;
-    // The engine handles a lost connection: it makes all waiters ask again.
+    // The engine handles a lost connection: all waiters ask again.
     listener.eager_reconnect(false);
     let row = in_time(store, listener.fetch_one(Mark::READ)).await?;
     let is_ours = mark.is_in(&row);

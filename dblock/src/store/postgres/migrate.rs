@@ -47,8 +47,7 @@ pub(super) async fn version(
     found.map_err(|error| store.failed(error))
 }
 
-/// Creates or upgrades the tables. Where the schema is up to date, it does nothing and needs no right to
-/// create.
+/// Creates or upgrades the tables. If they are up to date, it does nothing and needs no right to create.
 pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
     let server = store.connections.server().await?;
     let _room = store.connections.room().await?;
@@ -58,7 +57,7 @@ pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
         Err(error) if error::is_refused_startup(&error) => options.connect().await,
         answer => answer,
     };
-    // Closed at the end, whatever happens: nothing of it can come back into use.
+    // Always closed at the end, and never used again.
     let mut connection = connected.map_err(error::of_connect)?;
     let mut found = version(store, &mut connection).await?;
     if !schema::is_complete(found) {
@@ -119,8 +118,8 @@ async fn create_schema(name: &str, connection: &mut PgConnection) -> Result<(), 
     Ok(())
 }
 
-/// The schema of the lock table, else the one where new tables are created. `None` if there is no such schema.
-/// The script names it, because it looks up types and operators in `pg_catalog` only.
+/// The schema of the lock table, else the one where new tables are created; `None` if there is none. The script
+/// names it, because the script's `search_path` is `pg_catalog` only.
 async fn schema_of(table: &str, connection: &mut PgConnection) -> Result<Option<String>, sqlx::Error> {
     let find = format!(
         "SELECT coalesce(

@@ -11,8 +11,8 @@ use crate::Key;
 use crate::store::clock::micros;
 use crate::store::{Purged, StoreError, sql_row};
 
-/// [`Store::purge`](crate::store::Store::purge). It uses an idle connection, where operators' calls
-/// open a new one: it takes many steps, and a failed one is tried again later.
+/// [`Store::purge`](crate::store::Store::purge). Unlike operators' calls it uses an idle connection: it takes
+/// many steps, and a failed one is tried again later.
 pub(super) async fn purge(
     store: &PostgresStore,
     idle: Duration,

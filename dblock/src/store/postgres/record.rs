@@ -1,7 +1,7 @@
 //! The records of runs.
 //!
-//! The calls use idle connections, where operators' calls open new ones. A connection that broke meanwhile is
-//! an error whose outcome is unknown; the caller reads the record and tries again.
+//! Unlike operators' calls they use idle connections. If such a connection broke meanwhile, the outcome is
+//! unknown; the caller reads the record and tries again.
 
 use std::sync::Arc;
 
@@ -164,7 +164,7 @@ impl PostgresStore {
     }
 }
 
-/// Binds what a record becomes.
+/// Binds the new content of a record.
 pub(super) fn bind<'q>(statement: Statement<'q>, entry: &'q RecordEntry) -> Statement<'q> {
     statement
         .bind(entry.state.as_str())

@@ -15,7 +15,7 @@ pub(super) fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
     sql_row::lock_row(row, sql_row::key(row.try_get(0)?)?, row.try_get(WIDTH)?)
 }
 
-/// Reads one row of an answer: the request's place in the batch, and the outcome. [`super::sql`] lists the
+/// Reads one row of an answer: the request's index in the batch, and the outcome. [`super::sql`] lists the
 /// columns.
 pub(super) fn answer<A: ByStatement>(
     part: &[Placed<'_, A>],

@@ -1,9 +1,9 @@
 //! Opens sessions of the store, and detects a pooler that shares them with others.
 //!
-//! A pooler such as `PgBouncer` in transaction mode gives each transaction another session of the server.
-//! Session state is then not ours: settings, `LISTEN`, and prepared statements. Prepared statements do harm:
+//! A pooler such as `PgBouncer` in transaction mode gives each transaction another session of the server. So
+//! the session's state is not ours: settings, `LISTEN`, and prepared statements. Prepared statements do harm:
 //! sqlx names them `sqlx_s_1`, `sqlx_s_2` and so on in every client, and prepares and executes in two
-//! transactions. By then the name may stand for another client's statement.
+//! transactions. In between the name may become another client's statement.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,8 +18,7 @@ use crate::store::StoreError;
 use crate::store::connect_options::OptionsSource;
 use crate::store::servers::{Alive, History};
 
-/// The isolation level that the statements are written for. Under a stricter one they fail and are tried
-/// again.
+/// The isolation level that the statements need. Under a stricter one they fail and are tried again.
 const ISOLATION: &str = "read committed";
 
 /// The other settings of our own sessions. They affect only speed and waiting times.
@@ -37,7 +36,7 @@ const SETTINGS: [(&str, &str); 9] = [
     ("client_min_messages", "warning"),
 ];
 
-/// A setting that means nothing to the server. A session that returns the value that was sent is not shared.
+/// A setting without meaning to the server. A session that returns the value that we sent is not shared.
 pub(super) struct Mark(String);
 
 impl Mark {
@@ -71,10 +70,10 @@ const THIS_PROCESS: &str = "SELECT pid, (date_part('epoch', backend_start) * 100
 const HISTORY: &str = "SELECT CASE WHEN pg_catalog.current_setting('transaction_read_only') = 'off' THEN
     ('x' || pg_catalog.left(pg_catalog.pg_walfile_name(pg_catalog.pg_current_wal_lsn()), 8))::bit(32)::bigint END";
 
-/// Shows what a server has in common with its copies only. Everybody may ask, by default.
+/// Shows what a server has in common with its copies only. By default all users may read it.
 const CLUSTER: &str = "SELECT system_identifier FROM pg_catalog.pg_control_system()";
 
-/// A process of a server: the server's place in the list, the id, and when the process began in µs.
+/// A process of a server: the server's index, the process id, and when the process began, in µs.
 type Process = (usize, i32, i64);
 
 /// A connection, and whether the session behind it is ours.
@@ -85,7 +84,7 @@ pub(super) struct Session {
     process: Option<Process>,
     /// A statement was sent that is not answered yet.
     waits: bool,
-    /// Its commits wait for a standby, or may, as far as was known when it was opened.
+    /// Commits wait for a standby, or may, as far as was known when the session was opened.
     waits_for_standby: bool,
     /// The server warned while it answered: the commit may be on this server alone.
     warned: bool,
@@ -124,7 +123,7 @@ impl Alive for Session {
         let number: Option<i64> = row.and_then(|row| row.try_get(0)).map_err(error::of_connect)?;
         let Some(number) = number else { return Ok(None) };
         let cluster = match sqlx::raw_sql(CLUSTER).fetch_one(&mut self.connection).await {
-            // The addresses have to do.
+            // Then only the addresses tell the servers apart.
             Err(sqlx::Error::Database(_)) => Ok(0),
             row => row.and_then(|row| row.try_get(0)),
         };
@@ -149,9 +148,9 @@ impl Session {
         self.waits_for_standby
     }
 
-    /// The connection, for a statement. Unless [`answered`](Self::answered) is called after it, the server's
-    /// session is ended when the next session is opened. Left alone, it could wait for a lock or a standby
-    /// for hours without noticing that the client is gone.
+    /// The connection, for a statement. Without a call of [`answered`](Self::answered) the next session that is
+    /// opened ends this one on the server, where it could wait for a lock or a standby for hours without
+    /// noticing that the client is gone.
     pub(super) fn for_statement(&mut self) -> &mut PgConnection {
         self.waits = true;
         &mut self.connection
@@ -243,8 +242,8 @@ impl Opener {
         }
     }
 
-    /// `None` when the session is not ours. The settings are sent while connecting: behind a pooler, a later
-    /// `SET` would change other programs' sessions.
+    /// `None` if the session is not ours. The settings are sent while connecting: behind a pooler, a later `SET`
+    /// would change other programs' sessions.
     async fn open_ours(
         &self,
         server: usize,
@@ -267,8 +266,8 @@ impl Opener {
         Ok(Some(self.session(connection, Some(process), waits_for_standby)))
     }
 
-    /// Ends the sessions of this server that were given up. They may have ended already, and their ids may
-    /// belong to others, so the start time is compared too.
+    /// Ends the sessions of this server that were given up. Another process may have got the id of one that has
+    /// ended, so the start time is compared too.
     async fn end_abandoned(&self, server: usize, connection: &mut PgConnection) -> Result<(), sqlx::Error> {
         let mut abandoned = self.shared.abandoned().clone();
         abandoned.retain(|process| process.0 == server);
@@ -276,7 +275,7 @@ impl Opener {
             let end = format!(
                 "SELECT pg_terminate_backend(pid) FROM {STARTED} WHERE pid = {id} AND began = {began}"
             );
-            // Without permission for that, the server must notice by itself.
+            // Without the permission, the server must notice by itself.
             match sqlx::raw_sql(AssertSqlSafe(end)).execute(&mut *connection).await {
                 Ok(_) | Err(sqlx::Error::Database(_)) => {}
                 Err(error) => return Err(error),
@@ -305,7 +304,7 @@ pub(super) enum Lasts {
     Transaction,
 }
 
-/// Functions, types and operators are always the server's own, whatever the `search_path` of the user or the
+/// Makes all functions, types and operators the server's own, whatever the `search_path` of the user or the
 /// database; tables are found as before. The answer is one row without meaning.
 ///
 /// Names in this statement, and in statements for sessions without it, are qualified with `pg_catalog`.
@@ -316,8 +315,8 @@ pub(super) fn trusted_names(lasts: Lasts) -> String {
     format!("SELECT pg_catalog.set_config('search_path', pg_catalog.rtrim({path}, ', '), {is_local})")
 }
 
-/// The settings for one transaction, to be put before a statement in the same message. They add one row to
-/// the answer.
+/// The settings for one transaction, sent before a statement in the same message. They add one row to the
+/// answer.
 pub(super) fn for_one_transaction() -> String {
     let settings = SETTINGS.map(|(name, value)| format!("SET LOCAL {name} = '{value}';"));
     format!(

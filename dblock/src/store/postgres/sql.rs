@@ -5,17 +5,16 @@
 //!
 //! # Why a statement gives one right answer to each request
 //! The parts of a statement share one snapshot. Rows are found in it, then locked with `SKIP LOCKED` in their
-//! newest version: a change in between is committed, or the row is skipped. The conditions of the lock are
-//! checked on the locked version, which nobody else changes until the statement ends. The clock is read after
-//! that, row by row.
+//! newest version: a change in between is committed, or the row is skipped. The lock's conditions are checked on
+//! the locked version, which nobody else changes until the statement ends. Then the clock is read, row by row.
 //!
 //! An `UPDATE` finds its row by the `ctid` of the locked version. If that is newer than the snapshot, it
 //! finds nothing, and the request is not answered. An upsert finds the newest version by key, and checks its
 //! conditions on that. In a stricter isolation level than READ COMMITTED a changed row is a serialization
 //! error instead.
 //!
-//! A grant is only ever read from what `INSERT` and `UPDATE` returned. If no statement answers a request, its
-//! row was locked, or was inserted, changed or deleted after the snapshot: `Skipped`.
+//! A grant is read only from what `INSERT` and `UPDATE` returned. If no statement answers a request, its row was
+//! locked, or was inserted, changed or deleted after the snapshot: `Skipped`.
 //!
 //! # Names
 //! Our sessions look up functions, types and operators in `pg_catalog` first (`session.rs`), so no other
@@ -23,10 +22,10 @@
 //! full; so do the listener's statements.
 //!
 //! # Why there is no deadlock
-//! Only an `INSERT` can wait: for another one of the same key, or for a row of that key that is newer than
-//! the snapshot. A batch inserts in key order. [`many`] locks row by row in that order too, and [`general`]
-//! locks rows after its inserts. So a statement that waits for a key holds only smaller keys, and a circle of
-//! waits is impossible.
+//! Only an `INSERT` can wait: for another one of the same key, or for a row of that key that is newer than the
+//! snapshot. A batch inserts in key order. [`many`] locks row by row in that order too, and [`general`] locks
+//! rows after its inserts. So a statement that waits for a key holds only smaller keys, and no deadlock is
+//! possible.
 
 mod general;
 mod many;
@@ -57,7 +56,7 @@ const LAST_TOKEN: i64 = i64::MAX;
 const NO_SUCCESSOR: &str = "next_lease = NULL, next_owner = NULL, next_holder = NULL, next_ttl = NULL, \
     next_spare = NULL, next_since = NULL, next_until = 0";
 
-/// Always true. The commit of the statement then waits neither for the disk nor for a standby: for a release
+/// Always true. Makes the commit of the statement wait neither for the disk nor for a standby: for a release
 /// that a crash of the server [may forget](crate::store::rules::may_be_forgotten).
 const WITHOUT_FLUSH: &str = "pg_catalog.set_config('synchronous_commit', 'off', true) = 'off'";
 
@@ -69,14 +68,13 @@ enum Commit {
     Unflushed,
 }
 
-/// The ceiling of a lease whose token is `token`. A parameter may be computed with even where a CASE leaves
-/// it out, so no token may be too small for the difference.
+/// The ceiling of a lease whose token is `token`. The difference may be computed even where a CASE leaves it
+/// out, so no token may be too small for it.
 fn ceiling(token: &str, spare: &str) -> String {
     format!("{token} + least({spare}, {LAST_TOKEN} - greatest({token}, 0))")
 }
 
-/// The channel of the table's wake-ups of both kinds. It is the same under each of the table's names, and no
-/// other table has it.
+/// The channel of the table's wake-ups. It is the same under each name of the table, and no other table has it.
 fn channel(table: &str) -> String {
     format!("pg_catalog.concat('dblock_', '{table}'::pg_catalog.regclass::pg_catalog.oid)")
 }
@@ -96,8 +94,7 @@ enum Notify {
 }
 
 /// A column that nobody reads. With the commit of the statement it notifies those that wait for the row `t`,
-/// which has just been freed. It does so only if somebody waits: notifications make commits wait for one
-/// another.
+/// which was just freed; only if there are any, because notifications make commits wait for one another.
 fn tell_freed(table: &str, wanted: &str, notify: Notify) -> String {
     if notify == Notify::Nobody {
         return "NULL".to_owned();
@@ -140,8 +137,7 @@ const ACQUIRE: [(&str, &str); 8] = [
 /// The columns of a batch of releases.
 const RELEASE: [(&str, &str); 2] = [("lock_key", "text"), ("lease", "uuid")];
 
-/// A batch as a table `r` of `columns`, from parameters that are arrays. It is in key order, as the arrays
-/// are.
+/// A batch as a table `r` of `columns`, from parameters that are arrays in key order.
 fn requests(columns: &[(&str, &str)]) -> String {
     let numbered: Vec<_> = columns.iter().copied().zip(1..).collect();
     table_of(&numbered)
@@ -157,7 +153,7 @@ fn table_of(columns: &[((&str, &str), usize)]) -> String {
     format!("unnest({}) r({})", arrays.join(", "), names.join(", "))
 }
 
-/// A statement: what follows `WITH`, what answers, and the columns of that.
+/// A statement: what follows `WITH`, the answer, and its columns.
 struct Parts {
     with: String,
     answers: String,
@@ -218,7 +214,7 @@ impl Sql {
         let acquire = general::acquire(&table);
         let release = |commit, notify| general::release(&table, commit, notify);
         let plain = |notify| release(Commit::Unflushed, notify).text().into();
-        // A record must not be forgotten.
+        // A record must not be lost.
         let recorded = |notify| record::with_release(&release(Commit::Flushed, notify), &record_table).into();
         let force_release = |notify| rest::force_release(&table, notify).into();
         Self {

@@ -1,9 +1,8 @@
 //! A statement with its parameters, and the two ways to send it.
 //!
-//! In a session of ours, a statement is prepared once and then takes one round trip. Through a pooler, and in
-//! a user's transaction, it is sent as text in a single message: a prepared statement might be gone, or be
-//! another client's, by the time it is executed. Every value is then written as digits, so that none can be
-//! taken for SQL.
+//! In a session of ours a statement is prepared once and then takes one round trip. Through a pooler, and in a
+//! user's transaction, it is sent as text in one message: a prepared statement might be gone, or be another
+//! client's, when it is executed. In the text every value is digits, so that none can be taken for SQL.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -134,7 +133,7 @@ impl<'q> Statement<'q> {
     async fn fetch_pooled(self, connection: &mut PgConnection) -> Result<Vec<PgRow>, sqlx::Error> {
         let text = session::for_one_transaction() + &self.text();
         let mut rows = sqlx::raw_sql(AssertSqlSafe(text)).fetch_all(connection).await?;
-        // The rows of the settings.
+        // The row of the settings.
         drop(rows.remove(0));
         Ok(rows)
     }
@@ -146,7 +145,7 @@ impl<'q> Statement<'q> {
             .await
     }
 
-    /// The SQL text with the values in their places.
+    /// The SQL text with the values.
     fn text(&self) -> String {
         let mut parts = self.sql.split('$');
         let mut text = parts.next().unwrap_or_default().to_owned();

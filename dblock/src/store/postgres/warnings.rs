@@ -1,12 +1,12 @@
-//! Hears the server's warnings.
+//! Receives the server's warnings.
 //!
-//! One of them matters: the commit that was just answered waits for its standby no more, because somebody
-//! has cancelled that. sqlx tells warnings to `tracing` alone, so a subscriber of ours hears them, for as
-//! long as a statement is polled. Their texts are translated, so any warning counts.
+//! One of them matters: that somebody cancelled the wait of the commit that was just answered for its standby.
+//! sqlx reports warnings to `tracing` only, so a subscriber of ours receives them while a statement is polled.
+//! Their texts are translated, so any warning counts.
 //!
-//! That has a price for the program: sqlx's other events of that time are lost, each call site of `tracing` asks
-//! anew whether it is wanted, and `tracing` without a subscriber no longer writes to the facade `log`. So it is
-//! done only where commits wait for a standby.
+//! That has a price for the program: sqlx's other events of that time are lost, each call site of `tracing`
+//! asks anew whether it is wanted, and `tracing` without a subscriber no longer writes to the facade `log`. So
+//! it is done only if commits wait for a standby.
 
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -19,16 +19,16 @@ use tracing::level_filters::{LevelFilter, STATIC_MAX_LEVEL};
 use tracing::subscriber::Interest;
 use tracing::{Dispatch, Event, Level, Metadata, Subscriber, dispatcher, span};
 
-/// The name under which sqlx passes on what the server says beside its answer.
+/// The target of sqlx's events for messages of the server.
 const TARGET: &str = "sqlx::postgres::notice";
 
 thread_local! {
-    /// What the server said while the current statement was polled.
+    /// The server's warning while the current statement was polled.
     static HEARD: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Awaits a statement. Returns its answer, and whether the server has warned. Where a program was built
-/// without warnings, none can be heard, and the answer is always true.
+/// Awaits a statement. Returns its answer, and whether the server warned. That is always true if the program was
+/// built without `tracing`'s warnings.
 pub(super) async fn heard_during<T>(statement: impl Future<Output = T>) -> (T, bool) {
     let mut statement = pin!(statement);
     let mut warned = STATIC_MAX_LEVEL < LevelFilter::WARN;
@@ -43,13 +43,13 @@ pub(super) async fn heard_during<T>(statement: impl Future<Output = T>) -> (T, b
     (answer.await, warned)
 }
 
-/// One for all: each new subscriber makes `tracing` ask anew who listens to what.
+/// One for all statements: each new subscriber makes `tracing` ask all call sites anew.
 fn ear() -> &'static Dispatch {
     static EAR: OnceLock<Dispatch> = OnceLock::new();
     EAR.get_or_init(|| Dispatch::new(Ear))
 }
 
-/// A subscriber to warnings of the server.
+/// A subscriber to the server's warnings.
 struct Ear;
 
 impl Ear {
@@ -71,7 +71,7 @@ impl Subscriber for Ear {
         Self::hears(metadata)
     }
 
-    /// What is less than a warning stays as cheap as it is.
+    /// Keeps events below warnings cheap.
     fn max_level_hint(&self) -> Option<LevelFilter> {
         Some(LevelFilter::WARN)
     }

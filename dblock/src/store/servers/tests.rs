@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// A server: how long it takes to answer, and its history; `None` for a standby. Histories from 100 on are those
-/// of another cluster.
+/// A server: how long it takes to answer, and its history; `None` for a standby. Histories from 100 on are of
+/// another cluster.
 type Server = (u64, Result<Option<i64>, StoreErrorKind>);
 
 const AWAY: Server = (0, Err(StoreErrorKind::Unreachable));
@@ -50,10 +50,10 @@ async fn connected(servers: &Servers, all: &[Server]) -> Result<Connected<Connec
 #[tokio::test(start_paused = true)]
 async fn the_newest_history_wins_and_then_the_chosen_server_does() {
     let servers = names("newest", 3);
-    // The newest answers last.
+    // The server with the newest history answers last.
     let all = [(0, Ok(Some(1))), (1, Ok(None)), (950, Ok(Some(2)))];
     assert_eq!(opened(&servers, &all).await.unwrap(), 2);
-    // It is not asked again as long as nothing fails, nor are the others.
+    // As long as nothing fails, no server is asked again.
     let all = [(0, Ok(Some(3))), (0, Ok(Some(3))), (0, Ok(Some(2)))];
     assert_eq!(opened(&servers, &all).await.unwrap(), 2);
     servers.doubt();
@@ -77,7 +77,7 @@ async fn an_old_primary_is_used_by_nobody_who_has_seen_the_new_one() {
         .unwrap();
     assert_eq!((found.server, found.age.is_outdated()), (1, false));
     assert!(first.age.is_outdated(), "its connection is still open");
-    // The old primary goes on, and the new one is away.
+    // The old primary goes on, and the new one does not answer.
     one.doubt();
     let alone = [(0, Ok(Some(1))), AWAY];
     let error = opened(&one, &alone).await.unwrap_err();
@@ -86,12 +86,12 @@ async fn an_old_primary_is_used_by_nobody_who_has_seen_the_new_one() {
         error.to_string().contains("old1: it is an old primary"),
         "{error}"
     );
-    // So too for a manager of this process for which nothing has failed yet.
+    // So it is for another manager of this process, although nothing has failed there yet.
     assert!(second.age.is_outdated());
     opened(&two, &alone).await.unwrap_err();
     let both = [(0, Ok(Some(1))), (250, Ok(Some(2)))];
     assert_eq!(opened(&two, &both).await.unwrap(), 1);
-    // What was promoted later still is right; so is another cluster at the same addresses.
+    // A later promotion counts; so does another cluster at the same addresses.
     one.doubt();
     assert_eq!(opened(&one, &[(0, Ok(Some(3))), AWAY]).await.unwrap(), 0);
     one.newest(8).store(1, Ordering::Relaxed);

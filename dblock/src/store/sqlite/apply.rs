@@ -1,4 +1,4 @@
-//! Carries out requests: the usual ones by one statement each, the others by the rules.
+//! Carries out requests: usual ones by one statement each, others by the rules.
 
 use sqlx::SqliteConnection;
 
@@ -88,7 +88,7 @@ impl SqliteStore {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// The answer to an acquire of a busy key, if nothing has to be written.
+    /// The answer to an acquire of a busy key, if nothing must be written.
     async fn still_busy(
         &self,
         connection: &mut SqliteConnection,
@@ -141,8 +141,7 @@ impl SqliteStore {
         Ok(outcome.with_recorded(written))
     }
 
-    /// Carries out the usual case of a request, in one statement. `None`: it is another case, and nothing was
-    /// done.
+    /// Carries out the usual case of a request, in one statement. `None`: another case, and nothing was done.
     async fn usual(
         &self,
         connection: &mut SqliteConnection,
@@ -244,7 +243,7 @@ impl SqliteStore {
             match self.together(requests).await {
                 Ok(answers) => return answers,
                 Err(Undone { error, of_one: false }) => return vec![Err(error); requests.len()],
-                // One request made the batch fail. Find out which: the others are not affected.
+                // One request made the batch fail. Each is tried alone, so that the others succeed.
                 Err(Undone { of_one: true, .. }) => {}
             }
         }
@@ -256,7 +255,7 @@ impl SqliteStore {
     }
 }
 
-/// The reason why no request of a batch was carried out, and whether a single one may be the cause.
+/// Why no request of a batch was carried out, and whether a single one may be the cause.
 struct Undone {
     error: StoreError,
     of_one: bool,

@@ -13,8 +13,8 @@ const CLOCK: &str = "SELECT CAST(round(unixepoch('subsec') * 1000) AS INTEGER) *
 const LEVELS: [&str; 4] = ["OFF", "NORMAL", "FULL", "EXTRA"];
 const FULL: i64 = 2;
 
-/// A file that this user may only read is reported. It can refuse the first look already, when a process that
-/// was killed left a log beside it that must be read back first.
+/// Reports a file that this user may only read. Such a file may refuse even the first read, if a killed process
+/// left a log that must be read back.
 pub(super) async fn diagnose(store: &SqliteStore) -> Result<Vec<Finding>, StoreError> {
     match examine(store).await {
         Err(error) if error.kind() == StoreErrorKind::Refused => {

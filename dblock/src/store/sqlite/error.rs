@@ -74,8 +74,7 @@ pub(super) fn of_connect(error: sqlx::Error, path: &Path) -> StoreError {
     }
 }
 
-/// The reason why the file at `path` cannot be opened, as far as can be seen. SQLite gives the same error in
-/// all cases.
+/// Why the file at `path` cannot be opened, as far as it shows. SQLite's error is the same in all cases.
 fn obstacle(path: &Path) -> &'static str {
     // The parent of a bare file name is the empty path.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
@@ -108,8 +107,8 @@ pub(crate) fn is_conflict(answer: &dyn DatabaseError) -> bool {
     answer.try_downcast_ref::<SqliteError>().is_some() && matches!(code(answer).map(primary), Some(5 | 6))
 }
 
-/// Classifies by the primary result code. SQLite has undone a statement that failed. Only after an I/O error
-/// or a full disk at the commit it is open what the file contains.
+/// Classifies by the primary result code. SQLite undoes a failed statement. Only after an I/O error or a full
+/// disk at the commit the outcome is unknown.
 fn meaning_of(code: i32) -> Option<(StoreErrorKind, &'static str)> {
     Some(match primary(code) {
         5 | 6 => (StoreErrorKind::Conflict, BLOCKED),

@@ -19,8 +19,8 @@ const SCRIPTS: [&str; 3] = [
     include_str!("../../../migrations/sqlite/0003_record.sql"),
 ];
 
-/// How long a migration waits for others in all. Longer than for a statement: a migration runs once, when the
-/// program starts, and perhaps in many processes at the same time.
+/// How long a migration waits for others in all. Longer than a statement, because a migration runs once, at the
+/// start, and perhaps in many processes at the same time.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(super) async fn check_schema(store: &SqliteStore) -> Result<(), StoreError> {
@@ -50,7 +50,7 @@ impl SqliteStore {
 
     /// Runs the missing scripts, all or none. Returns the version afterwards.
     async fn upgrade(&self, connection: &mut SqliteConnection) -> Result<Option<SchemaVersion>, StoreError> {
-        // Usually there is nothing to do, and then no write transaction is waited for.
+        // Usually there is nothing to do: then there is no wait for other writers.
         let found = self.version(connection).await?;
         if schema::is_complete(found) {
             return Ok(found);

@@ -23,7 +23,7 @@ pub(super) async fn purge(
 }
 
 impl SqliteStore {
-    /// Reads first, so that a file without idle rows, the usual case, is never locked for writing.
+    /// Reads first, so that a file without idle rows, the usual case, is not locked for writing.
     async fn purge_on(
         &self,
         connection: &mut SqliteConnection,

@@ -88,7 +88,7 @@ impl SqliteStore {
         if needs.is_none() && ends.is_none() {
             return self.change(connection, &write.key, &write.change).await;
         }
-        // From here on nobody else writes.
+        // From now on nobody else writes.
         self.control(connection, BEGIN).await?;
         let live = match needs {
             Some(lease_id) => self.is_live(connection, &write.key, lease_id).await?,

@@ -15,11 +15,11 @@ use crate::store::{StoreError, StoreErrorKind};
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl SqliteStore {
-    /// Refuses databases that only one connection sees: they would look like a lock and not be one. The error
-    /// is for people.
+    /// Refuses databases that only one connection sees: a lock there would exclude nobody. The error is for
+    /// people.
     pub(crate) fn check_options(options: &SqliteConnectOptions, table: &TableName) -> Result<(), String> {
         let file = options.get_filename().to_string_lossy();
-        // The options show their mode only as a URL, and not every file name is valid in one.
+        // Only a URL shows the mode of the options, and not every file name is valid in one.
         let mode = options.clone().filename("any").to_url_lossy();
         let in_memory = file.is_empty()
             || file.contains(":memory:")
@@ -45,11 +45,11 @@ impl SqliteStore {
 
 /// The given options with the store's own settings.
 ///
-/// No journal mode: [`use_wal`] sets it, in files with our tables only. `keep` is no mode that SQLite knows,
-/// so it changes nothing, whatever a pool's options ask for.
+/// No journal mode: [`use_wal`] sets it, only in files with our tables. SQLite does not know the mode `keep`,
+/// so the mode is not changed, whatever a pool's options ask for.
 ///
-/// `synchronous = FULL`: with less, WAL may lose the last commits in a power cut, and a fence token that
-/// somebody has seen must not be given again.
+/// `synchronous = FULL`: with less, WAL may lose the last commits in a power cut, and then a fence token would
+/// be given twice.
 pub(super) fn settings(options: SqliteConnectOptions) -> SqliteConnectOptions {
     options
         .pragma("journal_mode", "keep")
@@ -91,18 +91,18 @@ async fn attempt(
         .await;
     match tables.map_err(|error| error::of_statement(error, table)) {
         Ok(_) => match use_wal(&mut connection, table).await {
-            // The file cannot be written. It can be looked at, and whoever writes is told.
+            // The file is read-only: reads work, and writes get the error.
             Err(error) if error.kind() == StoreErrorKind::Refused => {}
             answer => answer?,
         },
-        // The file is not ours, or not yet: `migrate` makes the tables. Until then nothing in it is changed.
+        // The file has no tables of ours yet. Nothing in it is changed until `migrate` creates them.
         Err(error) if error.kind() == StoreErrorKind::Schema => {}
         Err(error) => return Err(error),
     }
     Ok(connection)
 }
 
-/// Readers and the writer do not block each other then. The mode is kept in the file. Not inside of a
+/// Sets WAL, so that readers and the writer do not block each other. The file keeps the mode. Fails inside a
 /// transaction.
 pub(super) async fn use_wal(connection: &mut SqliteConnection, table: &TableName) -> Result<(), StoreError> {
     let set = sqlx::query("PRAGMA journal_mode = WAL").execute(connection).await;

@@ -1,13 +1,13 @@
 //! The SQL text of the store, written once for its table.
 //!
-//! Parameters are `$N`, not `?N`: several statements of a text share them, and where one statement leaves out
-//! a `?N`, sqlx fills the gap by position and counts the later ones wrongly.
+//! Parameters are `$N`, not `?N`: several statements of a text share them, and if a statement leaves out a
+//! `?N`, sqlx fills the gap by position and counts the later ones wrongly.
 //!
 //! Every statement reads the clock after it has waited for the write lock, even without a transaction around
 //! it: SQLite begins the write before it computes anything.
 //!
 //! An acquire, an extend and a release have a statement for the usual case. In any other case it changes
-//! nothing and returns no row. Then the rules decide, on a row that [`BEGIN`] keeps others from writing.
+//! nothing and returns no row. Then the rules decide, while [`BEGIN`] keeps others from writing.
 
 mod record;
 
@@ -20,8 +20,8 @@ pub(super) use self::record::complete_in;
 use crate::store::sql_row::{COLUMNS, WIDTH};
 use crate::store::table::TableName;
 
-/// µs since the Unix epoch. The clock has ms, which a floating-point number holds only approximately, so it
-/// is rounded first. It stays the same within one statement.
+/// µs since the Unix epoch. The clock has ms, which floating point holds only approximately, so it is rounded
+/// first. It is the same throughout a statement.
 const NOW: &str = "(CAST(round(unixepoch('subsec') * 1000) AS INTEGER) * 1000)";
 
 pub(super) const BEGIN: &str = "BEGIN IMMEDIATE";
@@ -80,8 +80,8 @@ fn held() -> String {
 
 /// $1 key, $2 lease, $3 owner, $4 ttl, $5 holder, $6 spare tokens.
 ///
-/// Takes a key that is absent or free. It reads the clock once: `acquired_at` is now. The limit on tokens
-/// here is far below the last one.
+/// Takes a key that is absent or free. It reads the clock once: `acquired_at` is now. Its limit on tokens is
+/// far below the last one.
 fn take(table: &str) -> String {
     format!(
         "INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, \
@@ -217,7 +217,7 @@ fn purge(table: &str) -> String {
     )
 }
 
-/// The user's driver sends text alone.
+/// The user's driver sends text only.
 const LEASE: &str = "unhex($2)";
 const TOKEN: &str = "CAST($3 AS INTEGER)";
 

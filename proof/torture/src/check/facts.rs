@@ -13,8 +13,8 @@ use crate::worker::{LONGEST_TTL, key_names};
 /// How long after an operator's order of unknown outcome it may still be carried out.
 const LATE_ORDER: i64 = 15_000 * MS;
 
-/// How long before a crash a confirmed release may be forgotten: three times PostgreSQL's `wal_writer_delay`, and
-/// the time of the kill.
+/// How long before a crash a confirmed release may be forgotten: three times PostgreSQL's `wal_writer_delay`,
+/// and the time of the kill.
 const NOT_FLUSHED: i64 = 1_000 * MS;
 
 /// How long an expired lease of etcd may still be there: the leader checks for expiry twice a second.

@@ -9,8 +9,8 @@ use super::finding::Finding;
 use crate::history::{End, MS};
 use crate::once::PREFIX;
 
-/// How long a waiter may be passed over, if at least so many callers that asked later enter. (A wait queue may be
-/// long.)
+/// How long a waiter may be passed over, if at least so many callers that asked later enter. (A wait queue may
+/// be long.)
 const BOUND: i64 = 5_000 * MS;
 const OVERTAKERS: usize = 20;
 

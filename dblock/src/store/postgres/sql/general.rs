@@ -1,7 +1,7 @@
 //! Any number of rows, in every state, with one array for each column.
 //!
-//! Each statement looks up its rows by key once, in `found`. After that it reaches a row by its `ctid`, to
-//! lock it and to write the version that was locked.
+//! Each statement finds its rows by key once, in `found`. Then it locks a row, and writes the locked version,
+//! by its `ctid`.
 
 use super::{
     ACQUIRE, Commit, LAST_TOKEN, NO_SUCCESSOR, NOW, Notify, Parts, RELEASE, WITHOUT_FLUSH, ceiling, requests,
@@ -20,8 +20,8 @@ fn found(table: &str, columns: &[(&str, &str)]) -> String {
     )
 }
 
-/// Answers: key, outcome, fence token, remaining, wanted; owner, holder and token of the holder; and how long
-/// the lease of a successor will run.
+/// Answers: key, outcome, fence token, remaining, wanted; owner, holder and token of the holder; and the ttl of
+/// a successor's lease.
 pub(super) fn acquire(table: &str) -> Parts {
     let found = found(table, &ACQUIRE);
     let ceiling = ceiling("j.next_token", "j.spare_tokens");
@@ -32,7 +32,7 @@ pub(super) fn acquire(table: &str) -> Parts {
         ("next_holder", "j.new_holder"),
         ("next_ttl", &format!("least(j.ttl, {longest})")),
         ("next_spare", "j.spare_tokens"),
-        // Never later than before, for the same lease.
+        // For the same lease, never later than before.
         (
             "next_since",
             "least(j.since, CASE WHEN j.is_next THEN t.next_since END)",
@@ -192,12 +192,12 @@ SELECT lock_key, 'lost', 0, false, false FROM found WHERE place IS NULL"
 
 /// Answers: key, outcome.
 ///
-/// A row with a live successor is passed on to it. The row stays held all the time, and the commit of this
-/// statement is the whole hand-over. A key whose tokens are used up is only freed.
+/// A row with a live successor is passed on to it: the row is held all the time, and the commit of this
+/// statement is the whole pass-on. A key whose tokens are used up is freed.
 pub(super) fn release(table: &str, commit: Commit, notify: Notify) -> Parts {
     let judged = judged(table, &RELEASE);
     let passes = format!("inside AND next_until > now AND fence_ceiling < {LAST_TOKEN}");
-    // The columns of the successor are read from the row that is written.
+    // The columns of the successor are those of the row that is written.
     let token = "greatest(t.fence_ceiling + 1, j.now)";
     let columns = [
         ("lock_owner", "t.next_owner"),

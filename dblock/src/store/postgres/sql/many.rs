@@ -1,15 +1,14 @@
-//! Rows in their usual state: what an uncontended batch costs.
+//! Rows in their usual state: an uncontended batch.
 //!
-//! As in [`super::one`], a request whose row is locked or in another state is not answered, and its row is
-//! not changed; [`super::general`] is asked for the rest. Each row goes through the whole statement before
-//! the next one. Storing nothing in between saves half of the general statement's cost.
+//! As in [`super::one`], a request whose row is locked or in another state is not answered, and its row is not
+//! changed; [`super::general`] is sent for the rest. Each row goes through the whole statement before the next
+//! one, with nothing stored in between. That saves half of the general statement's cost.
 
 use super::{
     ACQUIRE, NO_SUCCESSOR, NOW, Notify, Parts, RELEASE, WITHOUT_FLUSH, ceiling, requests, tell_freed,
 };
 
-/// Rows that are absent or free. Answers as the acquire of [`super::general`], as far as that concerns a
-/// grant.
+/// Rows that are absent or free. Answers as a grant of [`super::general`].
 ///
 /// `OFFSET 0` keeps the planner from reading all keys into a hash table, as a plan made for few keys would.
 pub(super) fn acquire(table: &str) -> Parts {

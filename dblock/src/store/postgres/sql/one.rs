@@ -1,16 +1,16 @@
 //! One row in its usual state: the uncontended path, in one round trip.
 //!
-//! A statement that finds the row locked or in another state changes nothing and answers no row; the general
-//! one of [`super::general`] is asked then. The parent module's text on locks applies here too.
+//! If the row is locked or in another state, the statement changes nothing and answers no row; then that of
+//! [`super::general`] is sent. The parent module's text on locks applies here too.
 
 use super::{NO_SUCCESSOR, NOW, Notify, Parts, WITHOUT_FLUSH, ceiling, tell_freed};
 
-/// A row that is absent or free. Parameters: key, lease, owner, ttl, holder, spare tokens. Answers as the
-/// acquire of [`super::general`], as far as that concerns a grant.
+/// A row that is absent or free. Parameters: key, lease, owner, ttl, holder, spare tokens. Answers as a grant of
+/// [`super::general`].
 ///
 /// One upsert serves both states, at two thirds of the cost of an `UPDATE` and an `INSERT` in separate CTEs.
-/// The row is locked with `SKIP LOCKED` before it, and the clock is read after that: a filter without columns
-/// is evaluated first.
+/// Before it the row is locked with `SKIP LOCKED`, and then the clock is read: a filter without columns is
+/// evaluated first.
 pub(super) fn acquire(table: &str) -> Parts {
     let token = "greatest(t.fence_ceiling + 1, excluded.fence_token)";
     let ceiling = ceiling(token, "$6");
@@ -41,8 +41,7 @@ RETURNING t.lock_key, 'granted', t.fence_token, $4, t.wanted_until > t.acquired_
     }
 }
 
-/// The row that the lease holds and that meets `also`, locked. The condition is checked before the clock is
-/// read.
+/// The row that the lease holds and that meets `also`, locked; both are checked before the clock is read.
 fn is_held(table: &str, also: &str) -> String {
     format!(
         "t.ctid = (

@@ -1,12 +1,11 @@
 //! The statements of the table of records. Each is a transaction of its own, or goes with a batch of acquires
 //! or releases.
 //!
-//! A write compares the version in its `WHERE`, on the row that it has locked. So of two writes that expect
-//! the same version, the second finds another one.
+//! A write compares the version in its `WHERE`, on the row that it has locked. So of two writes that expect the
+//! same version, the second finds another one.
 //!
-//! A change that goes with a batch waits for no record that is being replaced: it skips the record, because
-//! the batch has rows of the lock table locked. It waits for another insert of the same key, which has no
-//! such row locked.
+//! A change that goes with a batch skips a record that is being replaced, because the batch has rows of the lock
+//! table locked. It waits for another insert of the same key, which has no such row locked.
 
 use std::sync::Arc;
 
@@ -65,14 +64,14 @@ ORDER BY record_key LIMIT $3"
 }
 
 /// Makes `change` in the CTE `written` while the lease of parameter `lease_id` on the key `$1` is live. It locks
-/// the lease's row, so no release and no takeover comes before the commit. `with` is the CTE `record`, which
-/// may lock the record.
+/// the lease's row, so no release and no takeover comes before the commit. `with` is the CTE `record`, which may
+/// lock the record.
 ///
-/// It also writes that row: a release whose snapshot is older finds another version of the row than it saw, and
-/// starts anew with a snapshot that has the record.
+/// It also writes that row: then a release with an older snapshot finds another version of the row, and starts
+/// anew with a snapshot that has the record.
 ///
-/// A row that is locked is not waited for: it may be the caller's own transaction that keeps it, which waits for
-/// the caller. Returns whether the change was made, and whether it was not because of such a row.
+/// It waits for no locked row: the transaction that has the row locked may be the caller's own, and wait for the
+/// caller. Returns whether the change was made, and whether a locked row prevented it.
 fn under(change: &str, with: &str, is_locked: &str, locks: &str, lease_id: usize) -> String {
     let row = format!("FROM {locks} WHERE lock_key = $1 AND lease_id = ${lease_id} AND reentrant_count > 0");
     format!(
@@ -158,8 +157,8 @@ SELECT done, (SELECT told FROM freed) FROM written"
     )
 }
 
-/// The columns of changes that go with a batch, after the batch's own. No `state`: the record is deleted. No
-/// `old_state`: there must be none yet.
+/// The columns of changes that go with a batch, after the batch's own. Without `state` the record is deleted;
+/// without `old_state` there must be none yet.
 const CHANGE: [(&str, &str); 11] = [
     ("state", "text"),
     ("attempts", "integer"),

@@ -23,7 +23,7 @@ ORDER BY t.lock_key LIMIT $5"
 }
 
 /// Parameters: prefix, held only, limit; rank, time and key to start after, or NULL. It sorts all rows of the
-/// prefix: an index on what it sorts by would have to be maintained by each acquire.
+/// prefix: each acquire would have to maintain an index.
 pub(super) fn inspect_urgent(table: &str) -> String {
     format!(
         "WITH clock AS MATERIALIZED (SELECT {NOW} AS now), ranked AS (
@@ -66,9 +66,8 @@ WHERE t.lock_key = l.lock_key AND l.expire_at > l.now RETURNING true, {tell}"
 /// Parameters: key to start after, limit, idle. Returns one row: how many rows were looked at, the key of the
 /// last one, and how many were deleted.
 ///
-/// Waits for nothing. A row is checked once more in the version that is locked, so one that was used after
-/// the snapshot stays. It reads a range of the primary key, even where the planner's switches of our sessions
-/// could not be set.
+/// Waits for nothing. A row is checked again in its locked version, so a row that was used after the snapshot
+/// is not deleted. It reads a range of the primary key, even if our settings for the planner could not be made.
 pub(super) fn purge(table: &str) -> String {
     format!(
         "WITH looked_at AS MATERIALIZED (
@@ -88,8 +87,8 @@ SELECT rows, last, (SELECT count(*) FROM gone) FROM seen"
     )
 }
 
-/// The answer of [`verify`] and [`release_in`] when the transaction's snapshot has no row of the key. A newer
-/// one would not be seen. A row that has changed since the snapshot is a serialization error.
+/// The answer of [`verify`] and [`release_in`] if the transaction's snapshot has no row of the key: a newer row
+/// would not be seen. A row that has changed since the snapshot is a serialization error.
 pub(in super::super) const NOT_IN_SNAPSHOT: &str = "not in the snapshot";
 /// The answer of [`release_in`] when the row is free in this transaction.
 pub(in super::super) const RELEASED_WHOLE: &str = "released";
@@ -123,9 +122,9 @@ SELECT '{NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM timed) AND {snapshot}
 }
 
 /// Parameters and answers: as [`verify`]. Frees the rows, and answers nothing for a lease that it does not
-/// find. The commit wakes those that waited before. A caller that comes while a row is locked cannot say so,
-/// and polls. To wake such callers, too, every transaction would have to notify, and commits that notify wait
-/// for one another.
+/// find. The commit wakes those that waited before. A caller that comes while a row is locked cannot write that
+/// it waits, and polls. To wake such callers too, every transaction would have to notify, and commits that
+/// notify wait for one another.
 pub(in super::super) fn release_in(table: &str, idle_limit: Option<Duration>, count: usize) -> String {
     let [eq, gt] = ["=", ">"].map(operator);
     let limited = limit_idling(idle_limit);
@@ -145,8 +144,8 @@ RETURNING pg_catalog.concat(asked.at, CASE WHEN t.xmin {eq} pg_catalog.pg_curren
     )
 }
 
-/// Parameters: as [`verify`], of one key. Returns a row if this very transaction has freed the row. Its own
-/// id is the row's, because [`release_in`] is refused below a savepoint.
+/// Parameters: as [`verify`], of one key. Returns a row if this transaction itself has freed the row. The row
+/// has the transaction's own id, because [`release_in`] is refused below a savepoint.
 pub(in super::super) fn reads_release(table: &str) -> String {
     let eq = operator("=");
     let [key, lease, token] = parameters(0);
@@ -167,17 +166,17 @@ fn parameters(at: usize) -> [String; 3] {
     ]
 }
 
-/// READ COMMITTED and READ UNCOMMITTED, which is the same, see what is there.
+/// READ COMMITTED, and READ UNCOMMITTED, which is the same, have no older snapshot.
 fn snapshot() -> &'static str {
     "NOT pg_catalog.starts_with(pg_catalog.current_setting('transaction_isolation'), 'read')"
 }
 
-/// In a user's session, whose `search_path` may lead to other operators of the name.
+/// For a user's session, whose `search_path` may lead to other operators of the name.
 pub(super) fn operator(name: &str) -> String {
     format!("OPERATOR(pg_catalog.{name})")
 }
 
-/// Lets the transaction idle for `limit` at most, unless its limit is lower already. Gives text.
+/// Lets the transaction idle for `limit` at most, unless its limit is lower already. Returns text.
 fn limit_idling(limit: Option<Duration>) -> String {
     let Some(limit) = limit else {
         return "''".to_owned();
