@@ -210,12 +210,25 @@ impl Error for LockError {
 impl fmt::Display for LostReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Expired => "its lease ran out before it was renewed",
-            Self::Gone => "the store no longer knows this lease",
-            Self::Revoked => "it was revoked",
-            Self::MaxHold => "it was held longer than max_hold",
-            Self::Released => "it was released already",
-            Self::Shutdown => "the lock manager was shut down",
+            Self::Expired => {
+                "its lease ran out before it was renewed, because the store or this process was too slow, or `renew` is \
+                 off; give a longer `ttl`, or see `LockManager::health`"
+            }
+            Self::Gone => {
+                "the store no longer knows this lease: it was freed by force, or taken over after its expiry, or its row \
+                 was purged or restored from a backup; check what was done under it, because another owner may have \
+                 worked beside it"
+            }
+            Self::Revoked => "an operator revoked it",
+            Self::MaxHold => {
+                "it was held for longer than `max_hold`; shorten the work, or give a longer `max_hold`"
+            }
+            Self::Released => {
+                "it was released while something still used it; keep the guard until the work is done"
+            }
+            Self::Shutdown => {
+                "the lock manager was shut down before the work was done; give `LockManager::shutdown` a longer grace"
+            }
         })
     }
 }
@@ -463,11 +476,12 @@ mod tests {
             (
                 LockError::Lost {
                     key: key.clone(),
-                    reason: LostReason::Expired,
+                    reason: LostReason::MaxHold,
                     fence_token: 1,
                     held: Duration::from_nanos(952_400_001),
                 },
-                "lock \"a\" was lost after 952ms: its lease ran out before it was renewed",
+                "lock \"a\" was lost after 952ms: it was held for longer than `max_hold`; shorten the work, or give a longer \
+                 `max_hold`",
             ),
             (
                 LockError::Store {

@@ -84,7 +84,9 @@ pub enum RunError {
     },
     /// The value for `complete_in` cannot be kept. Nothing was written: roll the transaction back, or
     /// complete it with another value.
-    #[error("cannot be completed with this result: {why}")]
+    #[error(
+        "cannot be completed with this result: {why}; complete it with another value, or roll the transaction back"
+    )]
     #[non_exhaustive]
     NotStorable {
         /// The reason why it cannot be kept.

@@ -178,11 +178,8 @@ impl Store for MySqlStore {
 
     fn location(&self) -> Option<String> {
         connect_options::place(&self.servers, |options| {
-            let address = match options.get_socket() {
-                Some(socket) => socket.display().to_string(),
-                None => format!("{}:{}", options.get_host(), options.get_port()),
-            };
-            (address, options.get_database().map(str::to_owned))
+            let database = options.get_database().map(str::to_owned);
+            (error::address(options), database)
         })
     }
 

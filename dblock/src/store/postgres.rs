@@ -170,13 +170,9 @@ impl Store for PostgresStore {
 
     fn location(&self) -> Option<String> {
         connect_options::place(&self.servers, |options| {
-            let address = match options.get_socket() {
-                Some(socket) => socket.display().to_string(),
-                None => format!("{}:{}", options.get_host(), options.get_port()),
-            };
             // Without a database the server uses the user's name.
             let database = options.get_database().unwrap_or(options.get_username());
-            (address, Some(database.to_owned()))
+            (error::address(options), Some(database.to_owned()))
         })
     }
 

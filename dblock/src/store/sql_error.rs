@@ -42,9 +42,11 @@ pub(crate) fn of_statement(
     }
 }
 
-/// Classifies an error of opening a connection. Nothing was sent, so the outcome is known.
+/// Classifies an error of opening a connection. Nothing was sent, so the outcome is known. `database` names it: "the
+/// database", with its address where that is known.
 pub(crate) fn of_connect(
     error: sqlx::Error,
+    database: &str,
     dialect: impl Fn(&dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)>,
 ) -> StoreError {
     match error {
@@ -60,7 +62,7 @@ pub(crate) fn of_connect(
         other => StoreError::new(
             StoreErrorKind::Unreachable,
             format!(
-                "the database cannot be reached: {other}; is the server running, and is the address right?"
+                "{database} cannot be reached: {other}; is the server running, and is the address right?"
             ),
         )
         .with_source(other),

@@ -259,8 +259,16 @@ async fn a_url_that_is_none_is_told_without_its_password() {
         ("zookeeper://u:sekret@h", 64, "are a crate of their own"),
         ("oracle://u:sekret@h/0", 64, "use postgres"),
         ("u:sekret@host", 64, "use postgres"),
-        ("postgres://u:sekret@127.0.0.1:1/x", 69, "cannot be reached"),
-        ("mysql://u:sekret@127.0.0.1:1/x", 69, "cannot be reached"),
+        (
+            "postgres://u:sekret@127.0.0.1:1/x",
+            69,
+            "at 127.0.0.1:1 cannot be reached",
+        ),
+        (
+            "mysql://u:sekret@127.0.0.1:1/x",
+            69,
+            "at 127.0.0.1:1 cannot be reached",
+        ),
         ("redis://u:sekret@127.0.0.1:1/0", 69, "cannot be reached"),
         ("postgres://u:sekret@127.0.0.1:abc/x", 64, "port"),
         ("sqlite:///no/such/folder/a.db", 69, "dblock migrate"),

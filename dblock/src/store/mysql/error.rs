@@ -1,7 +1,7 @@
 //! Classifies the error numbers of MySQL and MariaDB.
 
 use sqlx::error::DatabaseError;
-use sqlx::mysql::MySqlDatabaseError;
+use sqlx::mysql::{MySqlConnectOptions, MySqlDatabaseError};
 
 use crate::store::fence::DriverError;
 use crate::store::schema;
@@ -98,7 +98,21 @@ pub(crate) fn is_conflict(answer: &dyn DatabaseError) -> bool {
 
 /// An error of opening a connection.
 pub(super) fn of_connect(error: sqlx::Error) -> StoreError {
-    sql_error::of_connect(error, |answer| meaning(answer, Rights::Locks))
+    sql_error::of_connect(error, "the database", |answer| meaning(answer, Rights::Locks))
+}
+
+/// As [`of_connect`], where the server did not let us in.
+pub(super) fn of_connect_to(error: sqlx::Error, options: &MySqlConnectOptions) -> StoreError {
+    let database = format!("the database at {}", address(options));
+    sql_error::of_connect(error, &database, |answer| meaning(answer, Rights::Locks))
+}
+
+/// Where the server is.
+pub(super) fn address(options: &MySqlConnectOptions) -> String {
+    match options.get_socket() {
+        Some(socket) => socket.display().to_string(),
+        None => format!("{}:{}", options.get_host(), options.get_port()),
+    }
 }
 
 fn meaning(answer: &dyn DatabaseError, rights: Rights) -> Option<(StoreErrorKind, &'static str)> {

@@ -191,7 +191,7 @@ pub(super) async fn open(
     let options = for_us(options.get().await?);
     let mut connection = MySqlConnection::connect_with(&options)
         .await
-        .map_err(error::of_connect)?;
+        .map_err(|error| error::of_connect_to(error, &options))?;
     // Checked before the settings, because such a server may not know some of them.
     if !any_server {
         let about = sqlx::raw_sql(ABOUT).fetch_optional(&mut connection).await;

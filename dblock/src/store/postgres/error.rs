@@ -2,7 +2,7 @@
 //! Codes: <https://www.postgresql.org/docs/current/errcodes-appendix.html>
 
 use sqlx::error::DatabaseError;
-use sqlx::postgres::{PgDatabaseError, PgSeverity};
+use sqlx::postgres::{PgConnectOptions, PgDatabaseError, PgSeverity};
 
 use crate::store::fence::DriverError;
 use crate::store::schema;
@@ -48,11 +48,28 @@ pub(super) fn of_fence_check(error: DriverError) -> StoreError {
 
 /// An error of opening a connection: nothing was sent, so nothing can have been carried out.
 pub(super) fn of_connect(error: sqlx::Error) -> StoreError {
-    sql_error::of_connect(error, |answer| match meaning(answer) {
+    sql_error::of_connect(error, "the database", of_new)
+}
+
+/// As [`of_connect`], where the server did not let us in.
+pub(super) fn of_connect_to(error: sqlx::Error, options: &PgConnectOptions) -> StoreError {
+    sql_error::of_connect(error, &format!("the database at {}", address(options)), of_new)
+}
+
+fn of_new(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
+    match meaning(answer) {
         Some((StoreErrorKind::Interrupted, _)) => Some((StoreErrorKind::Unreachable, "")),
         None => Some((StoreErrorKind::Refused, "")),
         known => known,
-    })
+    }
+}
+
+/// Where the server is.
+pub(super) fn address(options: &PgConnectOptions) -> String {
+    match options.get_socket() {
+        Some(socket) => socket.display().to_string(),
+        None => format!("{}:{}", options.get_host(), options.get_port()),
+    }
 }
 
 /// No schema exists in which new tables could be created.

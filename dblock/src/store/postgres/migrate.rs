@@ -58,7 +58,7 @@ pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
         answer => answer,
     };
     // Always closed at the end, and never used again.
-    let mut connection = connected.map_err(error::of_connect)?;
+    let mut connection = connected.map_err(|error| error::of_connect_to(error, &options))?;
     let mut found = version(store, &mut connection).await?;
     if !schema::is_complete(found) {
         run_script(store, &mut connection).await?;

@@ -219,10 +219,11 @@ impl Opener {
                 Ok(Some(session)) => return Ok(session),
                 Ok(None) => self.say_pooled(),
                 Err(error) if error::is_refused_startup(&error) => self.say_pooled(),
-                Err(error) => return Err(error::of_connect(error)),
+                Err(error) => return Err(error::of_connect_to(error, &options)),
             }
         }
-        let connection = options.connect().await.map_err(error::of_connect)?;
+        let connection = options.connect().await;
+        let connection = connection.map_err(|error| error::of_connect_to(error, &options))?;
         Ok(self.session(connection, None, true))
     }
 

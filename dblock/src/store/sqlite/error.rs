@@ -12,8 +12,8 @@ use crate::store::{schema, sql_error};
 
 const BLOCKED: &str = "a write transaction blocks the whole SQLite file, most likely one of the application's: \
     keep it short, never acquire a lock inside it, or keep the locks in a file of their own";
-const READ_ONLY: &str =
-    "this process may not write the database file or its directory, or opened it read-only";
+const READ_ONLY: &str = "this process may not write the database file or its directory, or opened it read-only; grant it both, or take \
+     `mode=ro` out of the URL";
 const NO_FILE: &str = "are the file and its directory still there, and may this process use them?";
 /// `SQLITE_CANTOPEN`.
 const CANNOT_OPEN: i32 = 14;
@@ -70,7 +70,7 @@ pub(super) fn of_connect(error: sqlx::Error, path: &Path) -> StoreError {
             );
             StoreError::new(StoreErrorKind::Unreachable, message).with_source(error)
         }
-        _ => sql_error::of_connect(error, meaning),
+        _ => sql_error::of_connect(error, &format!("the SQLite file {}", path.display()), meaning),
     }
 }
 
@@ -79,7 +79,7 @@ fn obstacle(path: &Path) -> &'static str {
     // The parent of a bare file name is the empty path.
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     if folder.is_some_and(|folder| !folder.is_dir()) {
-        "its directory is not there"
+        "its directory is not there: make it, or correct the path"
     } else if path.exists() {
         "may this process read and write it, and is it a file?"
     } else {
