@@ -334,4 +334,29 @@ mod tests {
             assert!(!later(found.fence_token + 1), "{state:?}: of a former lease");
         }
     }
+
+    #[test]
+    fn a_beginning_that_is_taken_back_leaves_what_was_there() {
+        let former = record(RecordState::Failed);
+        assert_eq!(taken_back_to(Some(&former)), Some(former.clone()));
+        let mut forgotten = former.clone();
+        forgotten.keep_until = NOW;
+        for nothing in [None, Some(&record(RecordState::Succeeded)), Some(&forgotten)] {
+            assert_eq!(taken_back_to(nothing), None);
+        }
+        let mut begun = record(RecordState::Processing);
+        (begun.attempts, begun.fence_token, begun.fingerprint) = (3, 8, None);
+        let undone = before(&begun, undo(begun.version(), Some(former.clone()))).unwrap();
+        let kept = |record: &Record| {
+            (
+                record.state,
+                record.attempts,
+                record.fingerprint,
+                record.keep_until,
+            )
+        };
+        assert_eq!(kept(&undone), kept(&former));
+        assert_eq!((undone.fence_token, undone.finished_at), (8, Timestamp::EPOCH));
+        assert_eq!(before(&begun, undo(begun.version(), None)), None);
+    }
 }

@@ -236,3 +236,35 @@ fn a_release_changes_the_record_wherever_the_row_names_its_lease() {
     }
     assert!(!changes(held_by(Uuid::now_v7())));
 }
+
+/// A run begins with the token of the lease that was granted.
+#[test]
+fn a_grant_changes_the_record_under_its_own_token() {
+    use crate::store::{RecordChange, RecordEntry, RecordState};
+    let begun = RecordEntry {
+        state: RecordState::Processing,
+        attempts: 1,
+        fence_token: RecordEntry::OF_THE_LEASE,
+        fingerprint: None,
+        result: None,
+        error: None,
+        holder: "me".into(),
+        keep: TTL,
+    };
+    let request = acquire(Uuid::now_v7(), |_| ()).with_record(RecordChange::Insert(begun));
+    let mut free = row(Uuid::now_v7(), 0, Timestamp::EPOCH);
+    let change = carry_out(&request, &mut free).unwrap().record.unwrap();
+    assert_eq!(change.entry().unwrap().fence_token, free.fence_token);
+    let mut busy = held_by(Uuid::now_v7());
+    assert_eq!(carry_out(&request, &mut busy).unwrap().record, None);
+}
+
+#[test]
+fn the_ceiling_is_above_the_tokens_of_a_local_hand_over() {
+    let mine = Uuid::now_v7();
+    for (token, ceiling) in [(8, 9), (9, 9), (12, 14)] {
+        let to = HandedOver::new(Uuid::now_v7(), "next", token);
+        let (_, extended) = after(&extend(mine, 1, Some(to)), &held_by(mine));
+        assert_eq!((extended.fence_token, extended.fence_ceiling), (token, ceiling));
+    }
+}
