@@ -268,3 +268,50 @@ fn the_ceiling_is_above_the_tokens_of_a_local_hand_over() {
         assert_eq!((extended.fence_token, extended.fence_ceiling), (token, ceiling));
     }
 }
+
+#[test]
+fn what_may_be_forgotten_passes_nothing_on() {
+    for (released, may) in [
+        (Outcome::Released(Released::Before), true),
+        (Outcome::Released(Released::Freed), true),
+        (Outcome::Released(Released::PassedOn), false),
+        (Outcome::Withdrawn, true),
+        (Outcome::Lost, false),
+    ] {
+        assert_eq!(may_be_forgotten(&released), may, "{released:?}");
+    }
+}
+
+/// Also to a successor, which the next release may pass the row on to.
+#[test]
+fn an_acquire_that_changes_nothing_is_busy_without_the_row_being_locked() {
+    let mine = Uuid::now_v7();
+    let busy = |request: &Request, row: &LockRow| matches!(still_busy(request, row), Some(Outcome::Busy(_)));
+    let mut held = held_by(Uuid::now_v7());
+    held.wanted_until = NOW + WANTED;
+    assert!(busy(&acquire(mine, |ask| ask.wanted_for = Some(WANTED)), &held));
+    held.wanted_until = NOW;
+    let wants = acquire(mine, |ask| ask.wanted_for = Some(WANTED));
+    assert_eq!(still_busy(&wants, &held), None, "it must be written");
+    assert_eq!(still_busy(&acquire(mine, |_| ()), &row(mine, 0, NOW)), None);
+    let mut queued = queued(mine, NOW, NOW + 3 * SECOND);
+    queued.wanted_until = NOW + WANTED;
+    let mut again = acquire(mine, |ask| ask.wanted_for = Some(WANTED));
+    assert!(busy(&again, &queued));
+    again.lease_id = Uuid::now_v7();
+    assert!(busy(&again, &queued));
+}
+
+#[test]
+fn a_row_is_wanted_until_that_instant() {
+    let mine = Uuid::now_v7();
+    for (until, expected) in [(NOW - SECOND, false), (NOW, false), (NOW + MICRO, true)] {
+        let mut held = held_by(mine);
+        held.wanted_until = until;
+        let (outcome, _) = after(&extend(mine, 1, None), &held);
+        assert!(
+            matches!(outcome, Outcome::Extended { wanted, .. } if wanted == expected),
+            "{until:?}: {outcome:?}"
+        );
+    }
+}
