@@ -150,8 +150,8 @@ pub(crate) fn in_transaction<F: Future>(
 }
 
 async fn finish<T>(holds: Vec<Hold>, ended: Ended<std::thread::Result<T>>) -> Result<T, LockError> {
-    let in_order = matches!(ended, Ended::InTime(Ok(_)));
-    let unconfirmed = leave(holds, in_order).await;
+    let returned = matches!(ended, Ended::InTime(Ok(_)));
+    let unconfirmed = leave(holds, returned).await;
     match ended {
         // A panic is a bug, and must show even when the lease is lost.
         Ended::InTime(Err(panic)) | Ended::Late(Err(panic), _) => resume_unwind(panic),
@@ -217,7 +217,7 @@ impl<F: Future> Future for Supervised<F> {
 }
 
 /// Ends holds of one engine and waits for that in bounded time. Returns those that are not confirmed: neither
-/// by the store, nor by a local hand-over, which happens only after a body that ended `in_order`.
-pub(crate) async fn leave(holds: Vec<Hold>, in_order: bool) -> Vec<(Lease, Unconfirmed)> {
-    Hold::leave(holds, RELEASE_TIMEOUT, in_order).await
+/// by the store, nor by a local hand-over, which happens only after a body that `returned` in time.
+pub(crate) async fn leave(holds: Vec<Hold>, returned: bool) -> Vec<(Lease, Unconfirmed)> {
+    Hold::leave(holds, RELEASE_TIMEOUT, returned).await
 }

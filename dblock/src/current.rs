@@ -275,10 +275,10 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
         let Some(link) = link else { return Ok(child.await) };
         let leases = holds.iter().map(Hold::lease);
         let ended = body::supervise(leases, link.scope(child)).await;
-        let in_order = matches!(ended, body::Ended::InTime(_));
+        let returned = matches!(ended, body::Ended::InTime(_));
         for hold in holds {
             // The engine has logged what went wrong; the child is done either way.
-            let _ = body::leave(vec![hold], in_order).await;
+            let _ = body::leave(vec![hold], returned).await;
         }
         ended.in_time()
     }

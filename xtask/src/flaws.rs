@@ -262,8 +262,14 @@ mod tests {
     }
 
     #[test]
-    fn all_patches_name_a_judge() {
-        assert!(!read(&top().join(PATCHES)).unwrap().is_empty());
+    fn all_patches_name_a_judge_and_apply() {
+        let flaws = read(&top().join(PATCHES)).unwrap();
+        assert!(!flaws.is_empty());
+        for flaw in flaws {
+            let mut git = std::process::Command::new("git");
+            git.args(["apply", "--check"]).arg(&flaw.patch).current_dir(top());
+            assert!(git.status().unwrap().success(), "{} does not apply", flaw.name);
+        }
     }
 
     #[test]

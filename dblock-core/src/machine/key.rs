@@ -177,19 +177,19 @@ impl<A, C> Machine<A, C> {
         })
     }
 
-    /// A hold ends. `in_order`: the body returned. The reply comes when the store has confirmed it. Returns
+    /// A hold ends. `returned`: the body did so in time. The reply comes when the store has confirmed it. Returns
     /// how long the owner held the lock, if this was its last hold and the lease was not lost before.
     pub fn leave(
         &mut self,
         env: &mut Env<'_>,
         ownership: &Arc<Ownership>,
-        in_order: bool,
+        returned: bool,
         confirm: Option<Confirm<C>>,
     ) -> Option<Duration> {
         self.during(env, |machine, env| {
             let left = machine
                 .own_lease()
-                .and_then(|held| held.leave(ownership, in_order, env.now));
+                .and_then(|held| held.leave(ownership, returned, env.now));
             machine.confirm(ownership, confirm, left.map(|_| Shows::Holds));
             left.ok().flatten()
         })

@@ -100,11 +100,11 @@ impl Hold {
 
     /// Ends holds of one engine and waits, at most `limit`, until that is confirmed. Returns those that are
     /// not confirmed. The holds have ended when the future is first polled, whether or not it is polled
-    /// again. `in_order`: the body returned, so the locks may be handed over locally.
+    /// again. `returned`: the body did so in time, so the locks may be handed over locally.
     pub(crate) async fn leave(
         holds: Vec<Self>,
         limit: Duration,
-        in_order: bool,
+        returned: bool,
     ) -> Vec<(Lease, Unconfirmed)> {
         let mut leaving = Vec::with_capacity(holds.len());
         let mut unscheduled = Vec::with_capacity(holds.len());
@@ -115,7 +115,7 @@ impl Hold {
             unscheduled.extend(
                 lease
                     .shared
-                    .leave(&lease.cell, &lease.ownership, in_order, Some(confirm)),
+                    .leave(&lease.cell, &lease.ownership, returned, Some(confirm)),
             );
             leaving.push((hold, answer));
         }

@@ -221,7 +221,8 @@ impl<'m> LockBuilder<'m> {
     /// The error is about the key that was the reason, and then no key stays locked.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves nothing behind: a grant that arrives later is released at once.
+    /// Dropping the future leaves no lock behind: a grant that arrives later goes to the next caller of this
+    /// process, or is released. For 3 s more the row may say that somebody waits.
     pub async fn acquire(self) -> Result<LockGuard, LockError> {
         let (holds, first) = self.holds().await?;
         Ok(LockGuard::new(holds, first))

@@ -57,15 +57,15 @@ const MOST_SPARE: u32 = 1 << 20;
 pub(super) enum Stand {
     /// It is the row's successor, or may be.
     Next(Place),
-    /// The row was passed on to it.
-    PassedOn(Arriving),
+    /// The row was passed on to it, and must be extended before a caller enters.
+    MustExtend(Arriving),
 }
 
 /// The lease of this process that the row names as its successor, or may name.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place {
     pub(super) lease_id: Uuid,
-    /// The largest holder's token among the answers since the lease got its place.
+    /// The holder's token in the latest answer.
     pub(super) behind: i64,
     /// The token with which the row was passed on to it, as a wake-up said.
     pub(super) told: Option<i64>,
@@ -147,7 +147,7 @@ impl Asking {
 
     pub(super) fn arriving(&self) -> Option<Arriving> {
         match self.stand {
-            Some(Stand::PassedOn(arriving)) => Some(arriving),
+            Some(Stand::MustExtend(arriving)) => Some(arriving),
             _ => None,
         }
     }
@@ -252,7 +252,7 @@ impl Asking {
 
     /// The row was passed on, and must be extended before a caller enters.
     pub(super) fn must_extend(&mut self, arriving: Arriving) {
-        self.stand = Some(Stand::PassedOn(arriving));
+        self.stand = Some(Stand::MustExtend(arriving));
         self.pause = FIRST_PAUSE;
     }
 
@@ -260,7 +260,7 @@ impl Asking {
     pub(super) fn retry_arriving(&mut self, longer: Duration, env: &mut Env<'_>) {
         let pause = env.jittered(self.pause);
         self.pause = (self.pause * 2).min(LONGEST_ERROR_PAUSE);
-        if let Some(Stand::PassedOn(arriving)) = &mut self.stand {
+        if let Some(Stand::MustExtend(arriving)) = &mut self.stand {
             arriving.retry_at = env.now + pause;
             arriving.until = arriving.until.max(env.now + longer);
         }

@@ -89,7 +89,7 @@ impl<A, C> Machine<A, C> {
             None => return,
             // When the successor has lapsed, and its lease too if the row was passed on to it just before.
             Some(Stand::Next(place)) => (place.lease_id, now + WANTED_FOR + place.next_ttl),
-            Some(Stand::PassedOn(arriving)) => (arriving.lease_id, arriving.until),
+            Some(Stand::MustExtend(arriving)) => (arriving.lease_id, arriving.until),
         };
         self.abandoned.push(Abandoned::all_answered(lease_id, until, now));
         self.asking.stand = None;

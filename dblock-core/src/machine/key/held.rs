@@ -127,7 +127,7 @@ pub(super) struct Held<C> {
     /// Nothing is sent before this.
     retry_at: Option<Time>,
     pause: Duration,
-    /// The error of the last request if it failed, and the kind of the last request whose failure was logged.
+    /// The last request's error, if it failed, and the kind of the last request whose failure was logged.
     failure: Option<(Kind, StoreError)>,
     /// The last request found the row locked.
     row_locked: bool,
@@ -307,18 +307,18 @@ impl<C> Held<C> {
         begins
     }
 
-    /// Ends a hold of `ownership`; fails when that is not the current one. `in_order`: the body returned.
+    /// Ends a hold of `ownership`; fails when that is not the current one. `returned`: the body did so in time.
     /// Returns how long the owner held the lock, if this was the last hold and the lease was not lost before.
     pub(super) fn leave(
         &mut self,
         ownership: &Arc<Ownership>,
-        in_order: bool,
+        returned: bool,
         now: Time,
     ) -> Result<Option<Duration>, LostReason> {
         if !self.is_of(ownership) {
             return Err(LostReason::Released);
         }
-        if !in_order {
+        if !returned {
             self.hand_over_until = None;
         }
         match &mut self.state {

@@ -104,12 +104,12 @@ impl<A, C> Machine<A, C> {
         {
             return Some(Next::OwnLease(action));
         }
-        if let Some(Stand::PassedOn(arriving)) = self.asking.stand
+        if let Some(Stand::MustExtend(arriving)) = self.asking.stand
             && arriving.retry_at <= now
         {
             return Some(Next::Arriving(arriving));
         }
-        // The newest comes first: nothing is sent between an acquire and the release that undoes it. While an
+        // The newest comes first: an acquire of unknown outcome is released before anything else is sent. While an
         // owner holds the lock, the row does not name an abandoned lease, and a release on its way would only
         // delay a renewal.
         let renews = self.held.as_ref().is_some_and(Held::is_held);

@@ -151,9 +151,9 @@ impl Process {
         self.says(Machine::handle_timeout)
     }
 
-    fn leaves(&mut self, ticket: &'static str, in_order: bool) -> Vec<String> {
+    fn leaves(&mut self, ticket: &'static str, returned: bool) -> Vec<String> {
         let (ownership, confirm) = (self.ownership.clone().unwrap(), self.confirm(ticket));
-        self.says(|machine, env| machine.leave(env, &ownership, in_order, Some(confirm)))
+        self.says(|machine, env| machine.leave(env, &ownership, returned, Some(confirm)))
     }
 
     /// A caller that waits for a confirmation from now on.

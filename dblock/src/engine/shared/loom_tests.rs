@@ -18,6 +18,7 @@ use crate::engine::resumption::Resumption;
 use crate::engine::sync::in_every_order;
 use crate::engine::{Call, EngineHandle, Hold, Unconfirmed};
 use crate::store::MemoryStore;
+use crate::{Key, LockError};
 
 /// A caller that takes the lock and releases it at once.
 type Caller = MaybeDone<LocalBoxFuture<'static, Left>>;

@@ -23,8 +23,8 @@ use crate::store::{Kind, Outcome, StoreError, StoreErrorKind};
 const ANY: &[Kind] = &[Kind::Extend, Kind::Release, Kind::Acquire];
 
 impl Shared {
-    /// As [`step_unscheduled`](Self::step_unscheduled), for a call that comes to a key of which nothing need be
-    /// known. Returns the cell too.
+    /// As [`step_unscheduled`](Self::step_unscheduled), for a call that may be the key's first: makes the cell if
+    /// there is none. Returns the cell too.
     pub(in crate::engine) fn step_new<R>(
         self: &Arc<Self>,
         key: &Key,
@@ -52,8 +52,8 @@ impl Shared {
         answer
     }
 
-    /// As [`step`](Self::step), but the caller has to [`put`](Self::put) what the machine wants from the
-    /// schedule.
+    /// As [`step`](Self::step), but the caller must pass what it returns to [`put`](Self::put), or the key's
+    /// request is never sent.
     pub(in crate::engine) fn step_unscheduled<R>(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
@@ -81,7 +81,7 @@ impl Shared {
         };
         let unscheduled = self.carry_out(cell, &mut out, None);
         if self.driver_gone.load(Ordering::Acquire) {
-            // The driver's last call came before this one.
+            // The driver has ended and will not see this step: end the key here.
             self.abort(cell);
         }
         Ok((answer, unscheduled))
@@ -223,23 +223,23 @@ impl Shared {
         }
     }
 
-    /// A hold ends out of order, and nobody waits for that.
+    /// A hold ends before its body has returned, and nobody waits for that.
     pub(in crate::engine) fn drop_hold(self: &Arc<Self>, cell: &Arc<Cell>, ownership: &Arc<Ownership>) {
         let unscheduled = self.leave(cell, ownership, false, None);
         self.put(unscheduled);
     }
 
-    /// Ends a hold. `in_order`: the body returned. The caller has to [`put`](Self::put) what the machine wants
-    /// from the schedule.
+    /// Ends a hold. `returned`: the body did so, in time. The caller must pass what it returns to
+    /// [`put`](Self::put).
     pub(in crate::engine) fn leave(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
         ownership: &Arc<Ownership>,
-        in_order: bool,
+        returned: bool,
         confirm: Option<Confirm>,
     ) -> Option<Unscheduled> {
         let unscheduled = self.step_ending(cell, ownership, |machine, env| {
-            machine.leave(env, ownership, in_order, confirm)
+            machine.leave(env, ownership, returned, confirm)
         });
         if ownership.deadline().is_none() {
             cell.tell();

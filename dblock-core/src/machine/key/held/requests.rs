@@ -240,7 +240,7 @@ impl<C> Held<C> {
             times.over_at = times.over_at.max(now + remaining);
             if lingers || sent_at + remaining >= times.store_end {
                 times.store_end = sent_at + remaining;
-                // The clock may also jump at the end of a lease that is not extended any more.
+                // The clock may jump at any end, so the margin stays that of the whole ttl.
                 times.length = remaining.max(self.ttl);
             }
             if matches!(self.state, State::Held(_)) && !self.current.is_revoked() {
@@ -274,7 +274,7 @@ impl<C> Held<C> {
     }
 
     pub(super) fn released(&mut self, now: Time) {
-        // Another call in a transaction that has ended behind its back.
+        // If another call has entered in a transaction that ended unnoticed, its lease ends here.
         self.lose(LostReason::Gone, now);
         self.notes.push(Note::Released(Arc::clone(&self.current)));
         self.confirmations.reply_to_all(&Ok(()));
