@@ -47,11 +47,11 @@ use dblock_core::rounded;
 #[must_use = "dropping the guard releases the lock: bind it to a name, `let guard = …`; `let _ = …` releases it at once"]
 pub struct LockGuard {
     holds: Holds,
-    /// The place of the key that was given first.
+    /// The index of the key that was given first.
     first: usize,
 }
 
-/// What one call holds. One hold needs no memory of its own.
+/// The holds of one call. A single hold needs no allocation.
 pub(crate) enum Holds {
     One(Hold),
     /// In the order of their keys.
@@ -98,8 +98,8 @@ impl LockGuard {
         self.leases().map(|lease| lease.key().typed())
     }
 
-    /// [`key`](Self::key) with the manager's namespace before it: what the store has, and what is told apart
-    /// from the keys of other namespaces, such as by a service that is given it.
+    /// [`key`](Self::key) with the manager's namespace before it, as the store has it. Give this one to a
+    /// service that must tell the keys of several namespaces apart.
     pub fn full_key(&self) -> &str {
         self.lease().key().as_str()
     }
@@ -378,7 +378,7 @@ pub(crate) async fn enter<T>(holds: &[Hold], body: impl Future<Output = T>) -> R
     body::supervise(leases, link.scope(body)).await.in_time()
 }
 
-/// Ends holds of one engine in order. Fails with the first that is lost or not confirmed.
+/// Ends the holds of one engine in order. Fails with the first one that is lost or not confirmed.
 pub(crate) async fn release(holds: Vec<Hold>) -> Result<(), LockError> {
     // A lease that has ended locally stays lost, even when the row can still be freed.
     let in_time = check(holds.iter().map(Hold::lease));
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(guard.hold_count(), 1);
         let nested = async {
             let lock = current().unwrap();
-            // It is made under two entries, and has a hold for each.
+            // The child is made under two entries, and has a hold for each.
             let child = crate::inherit(std::future::pending::<()>());
             assert_eq!((lock.hold_count(), guard.hold_count()), (4, 4));
             drop(child);

@@ -41,7 +41,7 @@ pub struct LockManager {
 
 struct Shared {
     engine: EngineHandle,
-    /// The engine's, which ends with the engine.
+    /// The engine owns the store, and drops it when it ends.
     store: Weak<dyn Store>,
     capabilities: Capabilities,
     table: String,
@@ -84,7 +84,7 @@ impl LockManager {
         })
     }
 
-    /// How new the keys of its runs are.
+    /// Whether the keys of its runs are new, mostly.
     #[cfg(feature = "run_once")]
     pub(crate) fn new_keys(&self) -> &NewKeys {
         &self.shared.new_keys
@@ -105,8 +105,8 @@ impl LockManager {
         self.shared.namespace.as_deref()
     }
 
-    /// The name of the lock table, as `LockManagerBuilder::table` was given it. A store without tables leaves
-    /// it unused.
+    /// The name of the lock table, as `LockManagerBuilder::table` was given it. A store without tables does
+    /// not use it.
     pub fn table(&self) -> &str {
         &self.shared.table
     }

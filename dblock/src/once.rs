@@ -1,8 +1,8 @@
 //! Running something once: the lock that remembers the outcome.
 //!
 //! A call reads the record, takes the lock of the key and with it writes "processing", runs the body, and
-//! writes the outcome together with the release. [`crate::runs`] has what is done about each record,
-//! [`crate::store::record`] how records are written.
+//! writes the outcome together with the release. `dblock_core::runs` decides what to do about each record;
+//! [`change_record`](crate::store::rules::change_record) has the rules of the writes.
 //!
 //! | ends after | record | the next call |
 //! |---|---|---|
@@ -15,7 +15,7 @@
 //!
 //! Every write names the state, the token and the number of attempts that it expects. So an attempt that was
 //! paused beyond its lease finds another version once somebody else has begun, and neither records nor
-//! overwrites anything. If nobody has, its record is still right, lease or not.
+//! overwrites anything. If nobody has begun since, the record is still ours, even without a lease.
 
 mod call;
 mod codec;

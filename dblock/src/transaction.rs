@@ -59,7 +59,8 @@ pub(crate) async fn begin_with<DB: Database>(
     begun
 }
 
-/// A transaction that begins. If it is dropped before, a task goes on, and the transaction is rolled back.
+/// A transaction that is about to begin. If this is dropped first, a task waits until it has begun, and rolls it
+/// back.
 struct Begins<DB: Database> {
     future: Option<Begin<DB>>,
 }
@@ -71,7 +72,7 @@ impl<DB: Database> Drop for Begins<DB> {
         if let Some(future) = self.future.take()
             && let Ok(runtime) = Handle::try_current()
         {
-            // A transaction that nobody takes is dropped, and with that rolled back.
+            // A transaction that nobody takes is dropped. That rolls it back.
             runtime.spawn(async move { drop(future.await) });
         }
     }
@@ -121,7 +122,7 @@ impl<DB: Database> DerefMut for LockedTransaction<DB> {
 impl<DB: Database> Drop for LockedTransaction<DB> {
     fn drop(&mut self) {
         if let Some((transaction, give_back)) = self.parts.take() {
-            // Without a call that takes it, the transaction is dropped, and with that rolled back.
+            // If no call takes the transaction, it is dropped. That rolls it back.
             let _ = give_back.send(transaction);
         }
     }

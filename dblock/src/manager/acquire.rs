@@ -19,7 +19,7 @@ use crate::engine::{Begin, Call, EngineHandle, Hold, Lease, Time};
 use crate::meter::AcquireOutcome;
 use dblock_core::Wait;
 
-/// When a call began, and when its `wait` is over: everything that it waits for counts.
+/// When a call began, and when its `wait` is over. Everything that the call waits for counts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Began {
     since: Instant,
@@ -46,7 +46,7 @@ impl LockManager {
         }
     }
 
-    /// Re-enters the lease that the call chain has on the key, or acquires the lock. All of that is one span.
+    /// Re-enters the lease that the call chain has on the key, or acquires the lock. One span covers both.
     pub(crate) fn hold(
         &self,
         key: &Key,
@@ -55,8 +55,8 @@ impl LockManager {
         self.hold_and_begin(key, options, self.begins(options), None)
     }
 
-    /// As [`hold`](Self::hold). An acquire that the store grants also makes the change of `begin`, as
-    /// [`Hold::has_begun`] says then.
+    /// As [`hold`](Self::hold), and an acquire that the store grants also makes the change of `begin`.
+    /// [`Hold::has_begun`] says whether it was made.
     pub(crate) async fn hold_and_begin(
         &self,
         key: &Key,
@@ -77,7 +77,7 @@ impl LockManager {
         result
     }
 
-    /// Refuses options that no lock can have, or none in this store.
+    /// Refuses options that no lock can have, and those that this store cannot keep.
     pub(crate) fn check(&self, options: &LockOptions) -> Result<(), LockError> {
         options.check()?;
         let (ttl, can) = (options.ttl, &self.shared.capabilities);
@@ -115,7 +115,7 @@ impl LockManager {
         acquired.map_err(|error| error.after(caller.began.waited()))
     }
 
-    /// As [`hold`](Self::hold), for several keys: all of them or none. They are sorted, and so are the holds.
+    /// As [`hold`](Self::hold), for several keys: takes all of them or none. The keys and the holds are sorted.
     pub(crate) async fn hold_all(&self, keys: &[Key], options: &LockOptions) -> Result<Vec<Hold>, LockError> {
         self.check(options)?;
         if options.hold_min.is_some() {
@@ -126,7 +126,7 @@ impl LockManager {
         }
         let span = self.span(&names(keys), options);
         let result = self.enter_all(keys, options).instrument(span.clone()).await;
-        // Each key has a token of its own, which the events say. There is a hold for each key.
+        // Each key has a hold, and a token of its own that its events show.
         record(&span, result.as_ref().map(|holds| holds[0].lease()));
         result
     }
@@ -160,12 +160,12 @@ impl LockManager {
     }
 }
 
-/// The keys as a span has them.
+/// The keys, as a span shows them.
 fn names(keys: &[Key]) -> String {
     keys.iter().map(Key::typed).collect::<Vec<_>>().join(", ")
 }
 
-/// Writes into the span what became of the acquire.
+/// Writes the result of the acquire into the span.
 fn record(span: &Span, result: Result<&Lease, &LockError>) {
     match result {
         Ok(lease) => drop(span.record("owner", field::display(lease.owner()))),
@@ -242,7 +242,7 @@ impl<'a> Caller<'a> {
         Ok(())
     }
 
-    /// What it asks the engine for. Its timeout is the same if it does not wait for this lock.
+    /// The request to the engine. Its deadline is that of the whole call, even where it does not wait for this lock.
     pub(super) fn call(&self, wait: Wait, begin: Option<Begin>) -> Arc<Call> {
         let mut options = self.options.clone();
         options.wait = wait;
@@ -258,13 +258,13 @@ impl<'a> Caller<'a> {
 
     /// Takes the locks on `keys`, which are sorted.
     ///
-    /// Asks for all of them at once, without waiting. At the first one that is busy it gives back those
-    /// above, waits for that one, and asks for those above again. So while it waits, it holds smaller keys
-    /// only, and no two such callers wait for each other, whatever their keys are.
+    /// Asks for all keys at once, without waiting. If some are busy, it gives back the keys above the first
+    /// busy one, waits for that one, and asks for the keys above again. So a caller that waits holds smaller
+    /// keys only, and no two such callers wait for each other, whatever their keys are.
     async fn acquire_all(&self, keys: &[&Key]) -> Result<Vec<Hold>, LockError> {
         let mut holds = Vec::with_capacity(keys.len());
         loop {
-            // One that was lost meanwhile is missing again, and those above it are given back.
+            // A key that was lost meanwhile is missing again, so the keys above it are given back.
             if let Some(lost) = holds
                 .iter()
                 .position(|hold: &Hold| hold.lease().lost_reason().is_some())
@@ -275,7 +275,7 @@ impl<'a> Caller<'a> {
             if missing.is_empty() {
                 return Ok(holds);
             }
-            // The last one is waited for at once: nothing would have to be given back.
+            // No key is above the last one, so nothing would have to be given back: wait for it at once.
             let wait = if missing.len() == 1 {
                 self.options.wait
             } else {

@@ -15,11 +15,11 @@ use crate::engine::Hold;
 use crate::{LockOptions, OnLost};
 use dblock_core::Wait;
 
-/// How often a campaign looks whether the store fails, so that an outage gets into the log.
+/// How often a campaign asks whether the store fails, so that the log shows an outage.
 const LOOK: Duration = Duration::from_secs(10);
 
-/// The pause after a lost lease, in ms. Others may lead meanwhile, and a lease that is lost again and again
-/// does not spin.
+/// The pause after a lost lease, in ms. Another node may lead meanwhile, and the loop does not spin when the
+/// lease is lost again and again.
 const PAUSE: std::ops::Range<u64> = 100..1_000;
 
 const ONE_KEY: &str =
@@ -109,7 +109,7 @@ impl LockBuilder<'_> {
                 (value, signals && leader.remaining().is_zero())
             };
             match body::run(campaign, term).await {
-                // The engine has said why. After a shutdown the next campaign is refused.
+                // The engine has logged why. After a shutdown the next campaign is refused.
                 Err(LockError::Lost { .. }) | Ok((_, true)) => {
                     sleep(Duration::from_millis(fastrand::u64(PAUSE))).await;
                 }

@@ -69,7 +69,7 @@ impl LockManager {
 #[must_use = "nothing is locked before an end such as `run(…)` or `acquire()` is awaited"]
 pub struct LockBuilder<'m> {
     pub(super) locks: &'m LockManager,
-    /// Or why they are refused. An end says it.
+    /// The keys, or why they are refused: the end that is called says so.
     pub(super) keys: Result<Wanted, String>,
     pub(super) options: LockOptions,
 }
@@ -136,7 +136,7 @@ impl LockBuilder<'_> {
     }
 }
 
-/// What is wanted.
+/// The ends: each says what is wanted.
 impl<'m> LockBuilder<'m> {
     /// Runs `body` under the lock. This is what the attribute expands to.
     ///
@@ -254,7 +254,7 @@ impl<'m> LockBuilder<'m> {
         match self.acquire().await {
             Ok(guard) => Ok(Some(guard)),
             Err(LockError::Busy { .. }) => Ok(None),
-            // A store that did not answer is not busy.
+            // An error of the store is not `Busy`.
             Err(LockError::Timeout { cause, .. }) if cause != TimeoutCause::NoAnswer => Ok(None),
             Err(error) => Err(error),
         }
@@ -264,7 +264,7 @@ impl<'m> LockBuilder<'m> {
     pub(crate) async fn holds(self) -> Result<(Holds, usize), LockError> {
         match self.keys.map_err(LockError::invalid)? {
             Wanted::One(key) => Ok((Holds::One(self.locks.hold(&key, &self.options).await?), 0)),
-            // Boxed, so that one key does not pay for its size.
+            // Boxed, so that a call for one key does not carry the size of this future.
             Wanted::Several(keys, first) => {
                 let holds = Box::pin(self.locks.hold_all(&keys, &self.options)).await?;
                 Ok((Holds::Several(holds), first))
@@ -272,7 +272,7 @@ impl<'m> LockBuilder<'m> {
         }
     }
 
-    /// The key of an end that takes one only.
+    /// The key, for an end that takes one only.
     pub(super) fn one_key(keys: Result<Wanted, String>, several: &str) -> Result<Key, LockError> {
         match keys {
             Ok(Wanted::One(key)) => Ok(key),

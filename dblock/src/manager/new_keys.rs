@@ -1,8 +1,8 @@
-//! Whether the next run will have a new key, as those before it.
+//! Guesses whether the next run has a new key, from the runs before it.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// After so many new keys in a row the next one is expected to be new. So at most one replay in nine takes
+/// After this many new keys in a row the next one is expected to be new. So at most one replay in nine takes
 /// the lock.
 const IN_A_ROW: u32 = 8;
 
@@ -16,7 +16,7 @@ impl NewKeys {
         self.0.load(Ordering::Relaxed) >= IN_A_ROW
     }
 
-    /// A call has found its key as new, or not.
+    /// Notes whether a call found its key new.
     pub(crate) fn note(&self, is_new: bool) {
         let row = self.0.load(Ordering::Relaxed);
         self.0

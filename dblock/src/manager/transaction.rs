@@ -113,11 +113,11 @@ impl LockBuilder<'_> {
         let began = locks.begins(&options);
         let hold = locks.hold_and_begin(&key, &options, began, None).await?;
         let engine = &locks.shared.engine;
-        // Whoever waits for the pool keeps the key.
+        // A call that waits for the pool keeps the key meanwhile.
         let limit = began.left(engine).map(|left| left.max(BEGINNING));
         let begins = begin_with(pool, fence::begins_with(&hold));
         let opened = engine.within(limit, begins).await;
-        // Declared after the hold, so that it is dropped before.
+        // Declared after the hold, so that it is dropped before the hold is.
         let mut tx = opened
             .unwrap_or(Err(sqlx::Error::PoolTimedOut))
             .map_err(|error| fence::failed(hold.lease(), fence::begin_failed(error)))?;
@@ -129,14 +129,14 @@ impl LockBuilder<'_> {
         let ended = body::in_transaction(&hold, body(lent)).await;
         let ended = ended.map_err(E::from).flatten();
         let Ok(mut tx) = back.try_recv() else {
-            // An error of the body's own tells more.
+            // The body's own error says more than ours.
             let message = "the body of a transaction must drop it: it was moved to somewhere else";
             return ended.and_then(|_| Err(LockError::invalid(message).into()));
         };
         let value = match ended {
             Ok(value) => value,
             Err(error) => {
-                // A connection that cannot roll back is closed, which does it too.
+                // A connection that cannot roll back is closed. That rolls back too.
                 if let Err(error) = tx.rollback().await {
                     tracing::debug!(key = %hold.lease().key().typed(), %error, "the rollback failed");
                 }
@@ -187,8 +187,7 @@ impl LockManager {
         Ok(hold)
     }
 
-    /// Enters a lock of the chain's, or one that this very transaction keeps because an earlier call in it
-    /// has returned.
+    /// Enters a lock of the call chain, or one that an earlier call in this same transaction has left to it.
     async fn enter_again(
         &self,
         key: &Key,
@@ -200,7 +199,8 @@ impl LockManager {
         let engine = &self.shared.engine;
         let caller = Caller::new(self, options, began);
         if let Some(lease) = caller.held(key) {
-            // The transaction may keep the store from confirming it. The statement in it checks the lease.
+            // The transaction may lock the row, so that the store cannot confirm. The statement in it checks the
+            // lease.
             return Hold::enter_now(lease, engine).map(Some);
         }
         let Some(left) = engine.left_in_transaction(key) else {
@@ -212,8 +212,8 @@ impl LockManager {
             return Ok(None);
         }
         let call = caller.call(options.wait, None);
-        // It fails when the transaction has ended behind the back of its driver. The next statement in it
-        // tells.
+        // It fails when the transaction has ended without its driver's knowledge. The next statement in it
+        // fails then.
         Ok(engine.enter_again(key, lease_id, call).await.ok())
     }
 }

@@ -1,4 +1,4 @@
-//! Runs in doubt, in the log: nobody else may learn that a person has to decide.
+//! Runs in doubt, in the log: nothing else may tell that a person has to decide.
 
 use crate::Key;
 use crate::runs::OnCrash;

@@ -1,4 +1,4 @@
-//! How a run is remembered: the one place that says which values are allowed.
+//! The options of a run. This module alone says which values are allowed.
 
 use std::time::{Duration, SystemTime};
 
@@ -165,7 +165,7 @@ impl RunOptions {
     }
 }
 
-/// Refuses a time that cannot be meant.
+/// Refuses a length of time that must be a mistake.
 pub(super) fn check_remember(remember: Duration) -> Result<(), LockError> {
     if remember < Duration::from_secs(1) {
         return Err(LockError::invalid(format!(

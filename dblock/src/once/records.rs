@@ -1,4 +1,4 @@
-//! Looking at records, and deciding about them by hand.
+//! Reads records, and decides about them by hand.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::store::{Record, RecordChange, RecordEntry, RecordFilter, RecordState,
 use crate::store::{Store, StoreError, StoreErrorKind, kept};
 use crate::{LockError, RunError};
 
-/// How long the store may take for one call about a record.
+/// How long one call about a record may take in the store.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The outcome that [`Admin::resolve`] gives a run that is in doubt.

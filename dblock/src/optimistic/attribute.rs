@@ -8,7 +8,7 @@ use tokio::time::Sleep;
 use super::Conflict;
 pub use super::retry::Retry;
 
-/// A return type that tells a conflict.
+/// A return type that can be a conflict.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot say that there was a conflict",
     label = "expected `Result<_, E>` where `E: dblock::optimistic::Conflict`",
@@ -16,7 +16,7 @@ pub use super::retry::Retry;
             Self::Database(error) if error.is_conflict()) }}`"
 )]
 pub trait Repeatable: Sized {
-    /// Says whether the result of a run is the call's, or the body runs again after a pause.
+    /// Decides whether the call returns the result of a run, or the body runs again after a pause.
     fn after(self, retry: &mut Retry) -> ControlFlow<Self, Sleep>;
 }
 
@@ -27,7 +27,7 @@ impl<T, E: Conflict> Repeatable for Result<T, E> {
     }
 }
 
-/// An argument that each run of the body can have.
+/// An argument that every run of the body can use.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is used up by the first run, and after a conflict the body runs again",
     label = "the next run could not have it",
@@ -35,7 +35,7 @@ impl<T, E: Conflict> Repeatable for Result<T, E> {
             `ref name: {Self}`; the body can clone what it has to give away. A type parameter needs the bound `Copy`"
 )]
 pub trait Reusable {
-    /// Called for its bound alone.
+    /// Called only so that the compiler checks the bound.
     fn reusable(&self) {}
 }
 

@@ -83,7 +83,7 @@ impl RetryOptions {
         self
     }
 
-    /// The longest pause after so many runs.
+    /// The longest pause after this many runs.
     fn longest_pause(&self, runs: u32) -> Duration {
         let doubled = 1_u32.checked_shl(runs - 1).unwrap_or(u32::MAX);
         self.backoff.start.saturating_mul(doubled).min(self.backoff.end)
@@ -130,8 +130,7 @@ impl Default for RetryOptions {
 pub async fn retry<T, E, F>(options: RetryOptions, mut body: impl FnMut() -> F) -> Result<T, E>
 where
     E: Conflict,
-    // No `AsyncFnMut`: with that, a body that borrows makes a future of which the compiler cannot tell that
-    // it is `Send`.
+    // Not `AsyncFnMut`: the compiler could not tell that the future of a body that borrows is `Send`.
     F: Future<Output = Result<T, E>>,
 {
     let mut retry = Retry::new(options);
@@ -161,7 +160,7 @@ impl Retry {
         }
     }
 
-    /// Says whether the result of a run is the call's, or the body runs again after a pause.
+    /// Decides whether the call returns the result of a run, or the body runs again after a pause.
     pub(super) fn after<T, E: Conflict>(&mut self, result: Result<T, E>) -> ControlFlow<Result<T, E>, Sleep> {
         self.runs += 1;
         let error = match result {

@@ -30,7 +30,7 @@ pub struct StaleVersion {
 }
 
 impl StaleVersion {
-    /// The error, for a write whose result [`ExpectVersion`] cannot be asked for.
+    /// The error, for a write whose result does not implement [`ExpectVersion`].
     pub fn new(what: impl Into<String>, id: impl Display, version: impl Display) -> Self {
         Self {
             what: what.into(),

@@ -1,4 +1,4 @@
-//! How a call ends: the record says what became of the attempt, and the lock is free.
+//! The end of a call: writes the outcome of the attempt into the record, and frees the lock.
 
 use std::fmt::Display;
 use std::panic::resume_unwind;
@@ -19,8 +19,8 @@ use crate::store::{Record, RecordChange, RecordEntry, RecordState, RecordWrite, 
 use crate::store::{StoreError, StoreErrorKind};
 use crate::{LockError, LostReason, RunError};
 
-/// How long an outcome is tried to be written after the store has failed, or the lease has ended. The body is
-/// done, so it is worth some time.
+/// How long a call tries to write the outcome after the store has failed, or the lease has ended. The body is done,
+/// so the outcome is worth some time.
 const PERSISTENCE: Duration = Duration::from_secs(15);
 
 /// The pause between two tries.
@@ -29,19 +29,19 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The longest error text that is kept, in bytes.
 const LONGEST_ERROR: usize = 1_000;
 
-/// The step to take for the record when the body is over.
+/// What to do with the record when the body has ended.
 enum Outcome {
     Write(RecordEntry),
-    /// The body's transaction has written it, or nobody has. Or it is in doubt, and stays as it is.
+    /// Read it: the body's transaction may have written it, or the run is in doubt and it stays as it is.
     Look,
     /// The body was stopped, which is a crash.
     Leave,
 }
 
-/// The record after an outcome was to be written.
+/// What a try to write the outcome has found.
 enum Written {
     Yes,
-    /// It was another version. The record that is there.
+    /// No: the record has another version, this one.
     No(Option<Record>),
 }
 
@@ -79,8 +79,7 @@ impl OnceCall<'_> {
                 resume_unwind(panic)
             }
         };
-        // Otherwise an outer hold of the same chain, or a child, keeps the lock. It may do so although the lease
-        // is lost.
+        // Otherwise an outer hold of the same chain, or a child, keeps the lock, even if the lease is lost.
         let alone = hold.lease().close();
         let outcome = match &returned {
             Some(Ok(_)) | None if completing => Outcome::Look,
@@ -96,7 +95,7 @@ impl OnceCall<'_> {
         let begun = run.versions().0;
         attempted.is_recorded = match &written {
             Ok(Written::Yes) => true,
-            // Otherwise somebody else has decided about it.
+            // Otherwise somebody else has decided about the run.
             Ok(Written::No(Some(record))) => record.version() != begun,
             Ok(Written::No(None)) | Err(_) => false,
         };
@@ -145,7 +144,7 @@ impl OnceCall<'_> {
             (Ok(Written::Yes), Some(returned)) if loss.is_none() || returned.is_ok() => Ok(returned),
             (Ok(Written::No(Some(record))), returned) if record.version() == succeeded => match returned {
                 Some(Ok(value)) => Ok(Ok(value)),
-                // The commit's answer was lost, or the body went on after it: the record decides.
+                // The answer to the commit was lost, or the body went on after the commit: the record decides.
                 _ => self.value(&record, true).map(Ok),
             },
             (Ok(Written::No(Some(record))), Some(Ok(_))) if record.version() == begun && loss.is_none() => {
@@ -164,7 +163,7 @@ impl OnceCall<'_> {
         }
     }
 
-    /// Writes the outcome or looks at the record. `alone`: the lock ends with the write.
+    /// Writes the outcome, or reads the record. `alone`: the lock ends with the write.
     async fn record(
         &self,
         (hold, alone): (&Hold, bool),
@@ -194,7 +193,7 @@ impl OnceCall<'_> {
         loop {
             let written = match self.locks.write_record(Turn::Outcomes, write.clone()).await {
                 Ok(true) => return Ok(Written::Yes),
-                // A former try may have written it after all.
+                // An earlier try may have written the outcome after all.
                 Ok(false) => self.locks.read_record(&self.key).await,
                 Err(error) => Err(error),
             };
@@ -207,7 +206,7 @@ impl OnceCall<'_> {
         }
     }
 
-    /// Looks at what the body's transaction has left.
+    /// Reads the record that the body's transaction has left.
     async fn look(&self) -> Result<Written, LockError> {
         let mut failing = None;
         loop {
@@ -264,7 +263,7 @@ async fn in_time(
     }
 }
 
-/// `failing` is when the store has failed first.
+/// `failing` is when the store first failed.
 fn is_worth_another_try(error: &LockError, failing: &mut Option<Instant>) -> bool {
     error.is_retryable() && failing.get_or_insert_with(Instant::now).elapsed() < PERSISTENCE
 }

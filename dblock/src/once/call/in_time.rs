@@ -13,16 +13,16 @@ use crate::store::{StoreError, StoreErrorKind};
 use crate::{LockError, LostReason, TimeoutCause};
 use dblock_core::Wait;
 
-/// When a call that waits for the lock looks at the record first. An uncontended lock takes less.
+/// How long a call waits for the lock before it first reads the record. An uncontended lock takes less.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
 
-/// The longest pause between two such looks.
+/// The longest pause between two such reads.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A call that does not wait pauses for no longer than this: a renewal locks the row for less.
 const LONGEST_WITHOUT_WAIT: Duration = Duration::from_millis(100);
 
-/// With less than this left of `wait`, a call does not look again.
+/// With less than this left of `wait`, a call does not read again.
 const TOO_LATE: Duration = Duration::from_millis(10);
 
 impl OnceCall<'_> {
@@ -32,7 +32,7 @@ impl OnceCall<'_> {
             .await
     }
 
-    /// What is done under the lock before the body runs.
+    /// The work under the lock before the body runs.
     pub(super) async fn under<T>(
         &self,
         lease: &Lease,
