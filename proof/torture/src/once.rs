@@ -28,7 +28,7 @@ pub(crate) fn run_of(key: &Key) -> anyhow::Result<u64> {
 /// How many attempts `on_crash = "retry"` allows.
 pub(crate) const MOST_ATTEMPTS: u32 = 6;
 
-/// How long before its moment a body that returns at one begins to block its thread.
+/// How long a body that returns at a given moment blocks its thread before.
 const AT_ONCE: Duration = Duration::from_millis(30);
 
 /// Longer than any run of the torture.

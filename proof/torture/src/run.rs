@@ -217,7 +217,7 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
     Ok(())
 }
 
-/// The diagnosis tells it of old versions of etcd.
+/// Whether the store is an etcd of such an old version, by its diagnosis.
 async fn woken_leader_revokes(store: StoreKind, locks: &LockManager) -> anyhow::Result<bool> {
     let version = |finding: &Finding| finding.check == "version" && finding.severity == Severity::Note;
     Ok(store == StoreKind::Etcd && locks.admin().diagnose().await?.iter().any(version))

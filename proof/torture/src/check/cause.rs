@@ -13,7 +13,7 @@ pub(super) const GRACE: i64 = 50 * MS;
 /// keeps the end of the former owner's lease.
 const FORCED_ENDS: i64 = LONGEST_TTL.as_secs().cast_signed() * 1_000 * MS;
 
-/// Why two owners were inside of a key at once.
+/// Why two owners were inside a key at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Cause {
     /// The process of the former owner was stopped (SIGSTOP).

@@ -63,9 +63,9 @@ fn transfers_kept(calls: &Calls, transfers: &[i64], findings: &mut Vec<Finding>)
     }
 }
 
-/// Whether the lease of a call should not have been lost. It is renewed, as are those around it, and its process
-/// did not stand still. While commits are slow, its ttl must be the longest; before, the store must have granted
-/// others all the time, because a busy machine may stop the store too.
+/// Whether nothing excuses the loss of a call's lease. It is renewed, as are those around it, and its process did
+/// not stand still. While commits are slow, its ttl is the longest; before, the store granted others all the time,
+/// because a busy machine may stop the store too.
 fn must_live(call: &Call, lost: i64, grants: &[i64], calls: &Calls, facts: &Facts) -> bool {
     let slow = facts.only_slow.is_none_or(|slow| slow < lost);
     let stood_still = calls.outwards(call).any(|call| {

@@ -132,7 +132,7 @@ fn hold_min_counts_from_the_end_of_the_one_before() {
 
 #[test]
 fn a_body_ends_with_its_max_hold() {
-    // 500 ms are for being told.
+    // A body may learn of the end 500 ms late.
     let sketch = |to| held((None, Some(1_000)), to, End::Lost);
     assert_eq!(sketch(1_505).findings(), []);
     let found = sketch(1_506).findings();
