@@ -1,36 +1,32 @@
 //! Locks of [`dblock`](https://docs.rs/dblock) in etcd.
 #![doc = concat!("\n", include_str!("../README.md"))]
 
-mod acquire;
 mod address;
-mod connection;
+mod admin;
+mod apply;
 mod error;
-mod hold;
 mod keys;
 mod leases;
 mod listen;
 mod look;
-mod operate;
 mod places;
 mod row;
 mod server;
+mod session;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock_core::store::{
-    Action, Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
-};
+use dblock_core::store::{Capabilities, Outcome, Request, Store, StoreError, StoreFuture, WakeUp};
 use dblock_core::{Finding, InspectFilter, Key, LockError, LockRow};
 use etcd_client::{Compare, CompareOp};
-use futures_util::future::join3;
 
-use self::connection::Members;
 use self::keys::Keys;
 use self::leases::Leases;
 use self::places::Places;
+use self::session::Members;
 
 /// The answer to a request.
 type Answer = Result<Outcome, StoreError>;
@@ -134,80 +130,6 @@ impl EtcdStore {
     }
 }
 
-/// Requests of one kind, and their places in the batch.
-struct Part<T> {
-    places: Vec<usize>,
-    asks: Vec<T>,
-}
-
-impl<T> Part<T> {
-    fn of<'r>(requests: &'r [Request], pick: impl Fn(&'r Request) -> Option<T>) -> Self {
-        let picked = requests.iter().enumerate();
-        let (places, asks) = picked
-            .filter_map(|(place, request)| Some((place, pick(request)?)))
-            .unzip();
-        Self { places, asks }
-    }
-}
-
-impl EtcdStore {
-    async fn carry_out(&self, requests: &[Request]) -> Vec<Answer> {
-        let lent = match self.members.take().await {
-            Ok(lent) => lent,
-            Err(error) => return requests.iter().map(|_| Err(error.clone())).collect(),
-        };
-        let acquires = Part::of(requests, |request| match &request.action {
-            Action::Acquire(ask) => Some((request, ask)),
-            _ => None,
-        });
-        let extends = Part::of(requests, |request| match &request.action {
-            Action::Extend(ask) => Some((request, ask)),
-            _ => None,
-        });
-        let releases = Part::of(requests, |request| {
-            matches!(request.action, Action::Release).then_some(request)
-        });
-        let (first, second, third) = join3(
-            Box::pin(acquire::acquire(
-                &lent.client,
-                &self.names,
-                &self.places,
-                &self.leases,
-                &acquires.asks,
-            )),
-            Box::pin(hold::extend(
-                &lent.client,
-                &self.names,
-                &self.leases,
-                &extends.asks,
-            )),
-            Box::pin(hold::release(
-                &lent.client,
-                &self.names,
-                &self.places,
-                &self.leases,
-                &releases.asks,
-            )),
-        )
-        .await;
-        let mut answers: Vec<Answer> = requests.iter().map(|_| Err(unknown_action())).collect();
-        let places = [acquires.places, extends.places, releases.places];
-        for (places, part) in places.into_iter().zip([first, second, third]) {
-            for (place, answer) in places.into_iter().zip(part) {
-                answers[place] = answer;
-            }
-        }
-        lent.finish(answers.iter().filter_map(|answer| answer.as_ref().err()));
-        answers
-    }
-}
-
-fn unknown_action() -> StoreError {
-    let message = "this version of dblock-etcd does not know the request: use the versions of dblock and dblock-etcd \
-                   that belong together";
-    StoreError::new(StoreErrorKind::Unsupported, message)
-}
-
 impl Store for EtcdStore {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::new("etcd");
@@ -220,12 +142,7 @@ impl Store for EtcdStore {
     }
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Answer>> {
-        Box::pin(async move {
-            if requests.is_empty() {
-                return Vec::new();
-            }
-            self.carry_out(requests).await
-        })
+        Box::pin(apply::apply(self, requests))
     }
 
     /// There are no tables. Checks whether the cluster can keep locks.
@@ -240,7 +157,7 @@ impl Store for EtcdStore {
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
         Box::pin(async move {
             let mut lent = self.members.take().await?;
-            let rows = operate::inspect(&mut lent.client, &self.names, filter).await;
+            let rows = admin::inspect(&mut lent.client, &self.names, filter).await;
             lent.finish(rows.as_ref().err());
             rows
         })
@@ -249,7 +166,7 @@ impl Store for EtcdStore {
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
         Box::pin(async move {
             let mut lent = self.members.take().await?;
-            let revoked = operate::mark_revoked(&mut lent.client, &self.names, key).await;
+            let revoked = admin::mark_revoked(&mut lent.client, &self.names, key).await;
             lent.finish(revoked.as_ref().err());
             revoked
         })
@@ -258,7 +175,7 @@ impl Store for EtcdStore {
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
         Box::pin(async move {
             let mut lent = self.members.take().await?;
-            let freed = operate::free(&mut lent.client, &self.names, key).await;
+            let freed = admin::free(&mut lent.client, &self.names, key).await;
             lent.finish(freed.as_ref().err());
             freed
         })

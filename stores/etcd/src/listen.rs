@@ -5,9 +5,9 @@
 use dblock_core::store::{StoreError, StoreErrorKind, WakeUp};
 use etcd_client::{Client, ResponseHeader, WatchFilterType, WatchOptions};
 
+use crate::admin::key;
 use crate::error;
 use crate::keys::Keys;
-use crate::operate::key;
 use crate::places::Places;
 
 /// Reports deleted rows until the watch ends. The engine then begins a new one.

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use dblock_core::store::{Outcome, Request, StoreError};
 use futures_util::future::join_all;
 
-use crate::answer;
 use crate::call::Call;
+use crate::row;
 use crate::{RedisStore, error, script};
 
 type Answers = Vec<Result<Outcome, StoreError>>;
@@ -67,7 +67,7 @@ async fn send(store: &RedisStore, shard: Option<u16>, requests: &[&Request]) -> 
     }
     call.packed(packed);
     let answer = store.deployment.run(&call).await?;
-    let outcomes = answer::outcomes(&answer.value, requests)?.into_iter();
+    let outcomes = row::outcomes(&answer.value, requests)?.into_iter();
     let outcomes = outcomes.map(|outcome| match (&answer.open, outcome) {
         (Some(error), Ok(outcome)) if changes(&outcome) => Err(error.clone()),
         (_, outcome) => outcome,

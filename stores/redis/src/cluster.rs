@@ -13,9 +13,9 @@ use tracing::info;
 
 use crate::acknowledge::Acknowledgement;
 use crate::call::Call;
-use crate::connection::{Answer, Server, Way};
 use crate::error::{self, Redirect};
 use crate::login::{self, Login};
+use crate::session::{Answer, Server, Way};
 use crate::slots::{self, Range, slot};
 
 /// How often a request is sent on to the server that is named instead. Two are enough unless slots are being

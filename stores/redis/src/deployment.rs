@@ -9,7 +9,7 @@ use redis::aio::PubSub;
 use crate::acknowledge::Acknowledgement;
 use crate::call::Call;
 use crate::cluster::Cluster;
-use crate::connection::{Answer, Server, Way};
+use crate::session::{Answer, Server, Way};
 use crate::shards::Shards;
 use crate::url::Place;
 

@@ -3,9 +3,9 @@
 use dblock_core::Finding;
 use dblock_core::store::StoreError;
 
-use crate::connection::Server;
 use crate::deployment::Deployment;
 use crate::server::Info;
+use crate::session::Server;
 
 /// Looks at each server of a cluster, and else at the one.
 pub(crate) async fn diagnose(deployment: &Deployment) -> Result<Vec<Finding>, StoreError> {

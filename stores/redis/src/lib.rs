@@ -2,20 +2,20 @@
 #![doc = concat!("\n", include_str!("../README.md"))]
 
 mod acknowledge;
-mod answer;
+mod admin;
 mod apply;
 mod call;
 mod cluster;
-mod connection;
 mod deployment;
 mod diagnose;
 mod error;
 mod listen;
 mod login;
-mod rows;
+mod row;
 mod script;
 mod sentinel;
 mod server;
+mod session;
 mod shards;
 mod slots;
 #[cfg(test)]
@@ -230,17 +230,17 @@ impl Store for RedisStore {
     }
 
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
-        Box::pin(rows::inspect(self, filter))
+        Box::pin(admin::inspect(self, filter))
     }
 
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
-        Box::pin(rows::operate(self, key, &[b"revoke"]))
+        Box::pin(admin::operate(self, key, &[b"revoke"]))
     }
 
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
         Box::pin(async move {
             let fresh = Uuid::now_v7();
-            rows::operate(self, key, &[b"free", fresh.as_bytes()]).await
+            admin::operate(self, key, &[b"free", fresh.as_bytes()]).await
         })
     }
 

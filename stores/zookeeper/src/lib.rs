@@ -7,15 +7,15 @@ mod diagnose;
 mod error;
 mod fence;
 mod held;
+mod listen;
 mod place;
+mod purge;
 mod row;
 mod rows;
 mod session;
-mod table;
 #[cfg(test)]
 mod tests;
 mod url;
-mod wake_up;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,7 +108,7 @@ impl Store for ZookeeperStore {
     }
 
     fn inspect<'a>(&'a self, filter: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
-        Box::pin(table::inspect(&self.ensemble, filter))
+        Box::pin(admin::inspect(&self.ensemble, filter))
     }
 
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
@@ -125,7 +125,7 @@ impl Store for ZookeeperStore {
 
     fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
         Box::pin(async move {
-            match wake_up::listen(&self.ensemble, tell).await {
+            match listen::listen(&self.ensemble, tell).await {
                 Err(error) => error,
                 Ok(never) => match never {},
             }
@@ -138,7 +138,7 @@ impl Store for ZookeeperStore {
         after: Option<&'a Key>,
         limit: u32,
     ) -> StoreFuture<'a, Result<Purged, StoreError>> {
-        Box::pin(table::purge(&self.ensemble, idle, after, limit))
+        Box::pin(purge::purge(&self.ensemble, idle, after, limit))
     }
 
     fn diagnose(&self) -> StoreFuture<'_, Result<Vec<Finding>, StoreError>> {

@@ -15,9 +15,9 @@ use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, Error, MultiRead
 
 use crate::error;
 use crate::held::Held;
+use crate::listen::Asks;
 use crate::place::Place;
 use crate::url::Parts;
-use crate::wake_up::Asks;
 
 /// Time limit for opening a session. It is shorter than the engine waits for an acquire, so that an ensemble
 /// that cannot be reached is known to be so, with nothing sent.

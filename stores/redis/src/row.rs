@@ -142,7 +142,7 @@ pub(crate) fn clock(first: Option<Value>) -> Result<i64, StoreError> {
 }
 
 /// The row of `key`, if there is one, by the server's clock `now`. Its layout is in `row.lua`.
-pub(crate) fn row(packed: &Value, key: Key, now: i64) -> Result<Option<LockRow>, StoreError> {
+pub(crate) fn lock_row(packed: &Value, key: Key, now: i64) -> Result<Option<LockRow>, StoreError> {
     let mut columns = Columns::of(packed)?;
     if columns.0.is_empty() {
         return Ok(None);

@@ -7,10 +7,10 @@ use dblock_core::{InspectFilter, Key, LockRow};
 use futures_util::future::try_join_all;
 use redis::Value;
 
-use crate::answer;
 use crate::call::Call;
-use crate::connection::Server;
 use crate::deployment::Deployment;
+use crate::row;
+use crate::session::Server;
 use crate::{RedisStore, error};
 
 /// How many keys the server looks at in a step of a scan, and how many rows a script reads. It serves nobody
@@ -125,10 +125,10 @@ async fn look(store: &RedisStore, keys: &[&Key]) -> Result<Vec<LockRow>, StoreEr
     for key in keys {
         look.key(store.row_key(key));
     }
-    let mut answers = answer::each(store.deployment.run(&look).await?.value)?;
-    let now = answer::clock(answers.next())?;
+    let mut answers = row::each(store.deployment.run(&look).await?.value)?;
+    let now = row::clock(answers.next())?;
     let rows = keys.iter().zip(answers);
-    let rows = rows.map(|(key, row)| answer::row(&row, (*key).clone(), now));
+    let rows = rows.map(|(key, row)| row::lock_row(&row, (*key).clone(), now));
     rows.filter_map(Result::transpose).collect()
 }
 
@@ -143,7 +143,7 @@ pub(crate) async fn operate(store: &RedisStore, key: &Key, words: &[&[u8]]) -> R
     }
     match store.deployment.run(&operate).await?.value {
         Value::Int(held) => Ok(held == 1),
-        Value::BulkString(_) => Err(answer::no_row(key)),
+        Value::BulkString(_) => Err(row::no_row(key)),
         other => Err(StoreError::new(
             StoreErrorKind::Other,
             format!("the Redis server's answer cannot be read: {other:?}"),
