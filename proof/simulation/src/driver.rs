@@ -223,7 +223,8 @@ impl World {
                 self.wake_driver(at);
             }
             let cell = &mut self.processes[at].cells[key];
-            if let Some(look_at) = look_at
+            // What a transaction keeps has no end.
+            if let Some(look_at) = look_at.filter(|at| *at < Time::MAX)
                 && cell.look_at.is_none_or(|before| look_at < before)
             {
                 cell.look_at = Some(look_at);

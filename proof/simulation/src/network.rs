@@ -18,7 +18,7 @@ const KINDS: [Kind; 3] = [Kind::Extend, Kind::Release, Kind::Acquire];
 impl World {
     /// How long something takes on its way.
     pub(crate) fn delay(&mut self) -> u64 {
-        let exact = u64::from(self.tape.jitter(64)) * 7 * US;
+        let exact = u64::from(self.tape.below_or_few(64, &[0])) * 7 * US;
         let slow = self.plan.faults.slow_network;
         let base = if self.phase == Phase::Busy && self.tape.chance(slow) {
             self.tape.pick(&[20, 100, 400, 1000, 2500, 4000]) * MS

@@ -102,7 +102,7 @@ impl Random for Chance<'_> {
     }
 
     fn fraction(&mut self) -> f64 {
-        f64::from(self.tape.jitter(16)) / 16.0
+        f64::from(self.tape.below_or_few(16, &[0])) / 16.0
     }
 }
 

@@ -9,8 +9,20 @@ pub(crate) struct Tape {
     script: Option<std::vec::IntoIter<u32>>,
     /// The choices so far, if they are recorded.
     record: Option<Vec<u32>>,
-    /// The choices so far, each with how many there were, if there are only a few of each.
-    few: Option<Vec<(u32, u32)>>,
+    /// The choices so far, if each is one of a few.
+    few: Option<Vec<Choice>>,
+    /// The next choice is a part of the last one.
+    goes_on: bool,
+}
+
+/// A choice in a small world.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Choice {
+    pub(crate) chosen: u32,
+    /// How many there were.
+    pub(crate) of: u32,
+    /// It says how, or when, what was chosen before happens.
+    pub(crate) goes_on: bool,
 }
 
 impl Tape {
@@ -20,6 +32,7 @@ impl Tape {
             script: None,
             record: record.then(Vec::new),
             few: None,
+            goes_on: false,
         }
     }
 
@@ -40,8 +53,8 @@ impl Tape {
         }
     }
 
-    /// The choices in a small world, each with how many there were.
-    pub(crate) fn into_few(self) -> Vec<(u32, u32)> {
+    /// The choices in a small world.
+    pub(crate) fn into_few(self) -> Vec<Choice> {
         self.few.unwrap_or_default()
     }
 
@@ -72,11 +85,16 @@ impl Tape {
             return 0;
         }
         let next = self.script.as_mut().and_then(Iterator::next);
-        let choice = next.unwrap_or(0).min(count - 1);
+        let chosen = next.unwrap_or(0).min(count - 1);
+        let goes_on = std::mem::take(&mut self.goes_on);
         if let Some(few) = &mut self.few {
-            few.push((choice, count));
+            few.push(Choice {
+                chosen,
+                of: count,
+                goes_on,
+            });
         }
-        choice
+        chosen
     }
 
     /// The generator `SplitMix64`.
@@ -92,7 +110,8 @@ impl Tape {
     /// True this many times in a thousand.
     pub(crate) fn chance(&mut self, permille: u32) -> bool {
         if self.few.is_some() {
-            return permille > 0 && self.one_of_few(2) == 1;
+            self.goes_on = permille > 0 && self.one_of_few(2) == 1;
+            return self.goes_on;
         }
         permille > 0 && self.below(1000) >= 1000 - permille.min(1000)
     }
@@ -103,9 +122,13 @@ impl Tape {
         self.below(count) == count - 1
     }
 
-    /// As [`below`](Self::below), for what only keeps times apart: always 0 in a small world.
-    pub(crate) fn jitter(&mut self, count: u32) -> u32 {
-        if self.few.is_some() { 0 } else { self.below(count) }
+    /// As [`below`](Self::below); in a small world one of these.
+    pub(crate) fn below_or_few(&mut self, count: u32, few: &[u32]) -> u32 {
+        if self.few.is_some() {
+            self.pick(few)
+        } else {
+            self.below(count)
+        }
     }
 
     /// As [`pick`](Self::pick), for what matters only if `needed`: no choice in a small world otherwise.

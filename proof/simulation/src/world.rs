@@ -208,7 +208,7 @@ impl World {
             tell!(world, "{}", made.describe(process));
             world.processes.push(made);
             for task in 0..world.plan.tasks {
-                let delay = u64::from(world.tape.below(50)) * MS;
+                let delay = u64::from(world.tape.below_or_few(50, &[0, 1, 2, 20])) * MS;
                 world.after(delay, What::Call { process, task });
             }
         }
