@@ -359,3 +359,55 @@ fn the_last_token_is_not_handed_over() {
     );
     assert!(a.leaves("b", true).is_empty());
 }
+
+#[test]
+fn a_key_is_handed_over_as_often_as_tokens_were_kept_free() {
+    let mut a = Process::new();
+    a.wants("first", Some(5 * SECOND));
+    a.wants("next", Some(5 * SECOND));
+    let Action::Acquire(ask) = a.sends().unwrap().action else {
+        panic!()
+    };
+    a.answered(granted(20));
+    for turn in 0..ask.spare_tokens {
+        a.wants("next", Some(5 * SECOND));
+        let token = 21 + turn;
+        assert_eq!(
+            a.leaves("former", true),
+            ["former confirmed".to_owned(), format!("next has {token}")]
+        );
+    }
+    assert!(a.leaves("last", true).is_empty());
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+}
+
+#[test]
+fn a_caller_that_does_not_wait_is_refused_where_the_key_is_held() {
+    let mut a = Process::holding("a");
+    let mut call = call(options());
+    call.options.wait = Wait::No;
+    call.deadline = Some(a.now + SECOND);
+    let said = a.says(|machine, env| machine.acquire(env, Arc::new(call), "b"));
+    assert_eq!(said, ["b refused: busy"]);
+    a.wants("c", Some(MS));
+    assert_eq!(a.passes(2 * MS), ["c refused: busy"]);
+}
+
+#[test]
+fn only_those_are_refused_at_once_whom_asking_again_cannot_help() {
+    for (kind, refused) in [
+        (StoreErrorKind::Conflict, &[][..]),
+        (StoreErrorKind::Unreachable, &["soon refused: store"]),
+        (
+            StoreErrorKind::Schema,
+            &["soon refused: store", "late refused: store"],
+        ),
+    ] {
+        let mut a = Process::new();
+        a.wants("soon", None);
+        a.wants("late", Some(5 * SECOND));
+        a.sends().unwrap();
+        let said = a.says(|machine, env| machine.handle_answer(env, Err(StoreError::new(kind, "no"))));
+        assert_eq!(said, refused, "{kind:?}");
+    }
+}

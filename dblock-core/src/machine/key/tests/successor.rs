@@ -199,3 +199,43 @@ fn the_row_hears_of_a_caller_that_came_while_one_was_asked_for_that_does_not_wai
     assert_eq!(a.answered(Outcome::Busy(holder(7))), ["a refused: busy"]);
     assert!(matches!(a.sends().unwrap().action, Action::Acquire(ask) if ask.queue.is_some()));
 }
+
+/// The place as successor is free then. Each wake-up for another makes the pause shorter, but none counts that
+/// came while nobody waited.
+#[test]
+fn a_wake_up_for_another_makes_the_next_ask_come_sooner() {
+    let asks_after = |a: &mut Process| {
+        a.says(|machine, env| machine.handle_passed_on(env, Uuid::max(), 8));
+        a.machine.poll_timeout().unwrap().since(a.now)
+    };
+    let (mut a, _) = Process::queued();
+    assert!(a.machine.poll_timeout().unwrap().since(a.now) > 500 * MS);
+    assert_eq!(asks_after(&mut a), 6 * MS);
+    assert_eq!(asks_after(&mut a), 6 * MS / 4);
+    let mut a = Process::new();
+    for _ in 0..9 {
+        a.says(|machine, env| machine.handle_passed_on(env, Uuid::max(), 8));
+    }
+    a.wants("a", Some(60 * SECOND));
+    a.sends().unwrap();
+    assert!(a.answered(queued_behind(7)).is_empty());
+    assert_eq!(asks_after(&mut a), 6 * MS);
+}
+
+#[test]
+fn nobody_enters_at_the_deadline() {
+    for (late, enters) in [(8550 * MS, false), (8549 * MS, true)] {
+        let mut a = Process::new();
+        a.wants("a", Some(60 * SECOND));
+        a.sends().unwrap();
+        a.now = a.now + late;
+        assert_eq!(!a.answered(granted(7)).is_empty(), enters, "{late:?}");
+    }
+    // What was passed on must last for longer than it takes to extend it.
+    for (late, enters) in [(2750 * MS, false), (2749 * MS, true)] {
+        let (mut a, lease) = Process::queued();
+        a.now = a.now + late;
+        let said = a.says(|machine, env| machine.handle_passed_on(env, lease, 8));
+        assert_eq!(!said.is_empty(), enters, "{late:?}");
+    }
+}
