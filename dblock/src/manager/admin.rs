@@ -119,7 +119,7 @@ impl Admin<'_> {
     /// assert_eq!(locks.admin().get("order:42").await?, None);
     /// let guard = locks.lock("order:42").acquire().await?;
     /// let row = locks.admin().get("order:42").await?.expect("it was taken");
-    /// println!("held by {} for {} µs more", row.holder, row.expire_at - row.now);
+    /// println!("held by {} for {:?} more", row.holder, row.expire_at.since(row.now));
     /// # assert_eq!(row.fence_token, guard.fence_token());
     /// # guard.release().await?;
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
