@@ -120,7 +120,7 @@ impl Abandoned {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Released;
+    use crate::store::{Released, StoreErrorKind};
 
     /// The acquire may be carried out between the release and its answer.
     #[test]
@@ -178,5 +178,20 @@ mod tests {
             abandoned.release_answered(&Err(error), end + on_any_clock(ttl), end + on_any_clock(ttl)),
             "it has run out by itself"
         );
+    }
+
+    /// Else the row would be busy for longer than its lease lasts.
+    #[test]
+    fn the_last_release_comes_when_the_lease_has_ended() {
+        let begin = Time::from_nanos(0);
+        let until = begin + Duration::from_millis(777);
+        let mut answered = Abandoned::all_answered(Uuid::nil(), until, begin);
+        let failed = Err(StoreError::new(StoreErrorKind::Unreachable, "no"));
+        while answered.retry_at < until {
+            let now = answered.retry_at;
+            assert!(!answered.release_answered(&failed, now, now));
+        }
+        assert_eq!(answered.retry_at, until);
+        assert!(answered.release_answered(&failed, until, until));
     }
 }
