@@ -299,9 +299,15 @@ impl Servers {
         failed.sort_by_key(|(server, _)| *server);
         let kind = failed.first().map(|(_, error)| error.kind());
         let kind = kind.filter(|kind| failed.iter().all(|(_, error)| error.kind() == *kind));
-        let said = failed
-            .iter()
-            .map(|(server, error)| format!("{}: {error}", self.names[*server]));
+        let said = failed.iter().map(|(server, error)| {
+            let (name, said) = (&self.names[*server], error.to_string());
+            // A server that cannot be reached is named already.
+            if said.contains(&**name) {
+                said
+            } else {
+                format!("{name}: {said}")
+            }
+        });
         let said = said.collect::<Vec<_>>().join("; ");
         StoreError::new(
             kind.unwrap_or(StoreErrorKind::Unreachable),
