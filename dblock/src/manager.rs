@@ -132,7 +132,7 @@ impl LockManager {
     /// Calls that hold no lock fail at once with [`LockError::Shutdown`], also those that already wait. Calls
     /// that hold a lock may go on for at most `grace`: they re-enter, nest and release as usual. Then the
     /// manager ends the other leases: their bodies are dropped, and the calls return [`LockError::Lost`]. It
-    /// spends at most 2 seconds more on the release of the rows.
+    /// spends at most 2 seconds more on the release of the rows, and then 2 on closing the store.
     ///
     /// A guard taken by hand, and a body with [`OnLost::Signal`](crate::OnLost::Signal), cannot be stopped.
     /// Their leases are lost, but their rows stay busy until they release them or the ttl ends. A second call

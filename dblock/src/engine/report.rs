@@ -129,7 +129,7 @@ impl Reporter<'_> {
     pub(super) fn lost(&self, ownership: &Ownership, reason: LostReason) {
         let held = ownership.held_for(self.clock.now());
         tracing::error!(key = %ownership.key.typed(), owner = %ownership.call.owner, fence_token = ownership.fence_token,
-            ?held, %reason, "lock lost");
+            ?held, ?reason, "lock lost");
         self.site(ownership).lost(reason, held);
     }
 

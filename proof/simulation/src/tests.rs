@@ -1,10 +1,15 @@
 //! A part of what `cargo xtask simulate` runs. Failures that it found are kept as tests of the core, because
 //! a tape is no longer valid once the code draws its choices differently.
 
+use dblock_core::LockRow;
+use dblock_core::store::clock::Timestamp;
+
+use crate::plan::Plan;
 use crate::schedule::{events, explain, run, run_tape};
 use crate::shrink;
 use crate::small;
 use crate::tape::Tape;
+use crate::world::World;
 
 /// Runs seeds on two threads.
 fn run_all(first: u64, count: u64) {
@@ -35,6 +40,24 @@ fn what_is_promised_holds_in_the_small_worlds() {
             panic!("{wrong}: {}\n{}", failure.violation, failure.events.join("\n"));
         }
     }
+}
+
+/// The checks see what a broken store does: here a row is free again after each event.
+#[test]
+fn a_store_that_forgets_its_rows_is_found() {
+    let found = (1..=100).filter_map(|seed| {
+        let mut tape = Tape::from_seed(seed, false);
+        let plan = Plan::draw(&mut tape);
+        let mut world = World::new(plan, tape, false);
+        while world.advance() {
+            for row in &mut world.store.rows {
+                row.committed = LockRow::new(row.committed.key.clone(), Timestamp::EPOCH);
+            }
+        }
+        world.checks.violation
+    });
+    let exclusion = found.filter(|violation| violation.starts_with("exclusion"));
+    assert!(exclusion.count() > 10);
 }
 
 /// Runs the schedule of a tape. Returns its choices and its events.

@@ -231,37 +231,41 @@ impl World {
 
     /// Runs events until a check fails or none is left.
     pub(crate) fn run(&mut self) {
-        loop {
-            let Some(Entry { at, what, .. }) = self.heap.pop() else {
-                if self.phase == Phase::Over {
-                    self.check_nothing_is_left();
-                    return;
-                }
-                self.next_phase();
-                continue;
-            };
-            self.in_a_row = if at > self.now { 0 } else { self.in_a_row + 1 };
-            self.now = self.now.max(at);
-            if let Some(process) = self.stands_still(what) {
-                self.deferred.push((process, what));
-                continue;
+        while self.advance() {}
+    }
+
+    /// Lets the next thing happen. Returns `false` at the end.
+    pub(crate) fn advance(&mut self) -> bool {
+        let Some(Entry { at, what, .. }) = self.heap.pop() else {
+            if self.phase == Phase::Over {
+                self.check_nothing_is_left();
+                return false;
             }
-            self.events += 1;
-            self.happen(what);
-            self.check();
-            if self.checks.violation.is_some() {
-                return;
-            }
-            let over = self.phase == Phase::Busy && self.events >= self.plan.events;
-            if over || self.phase == Phase::Calm && self.probes_are_done() {
-                self.next_phase();
-            }
-            // Two rows that stay locked for twenty seconds are asked for some 24,000 times.
-            if self.in_a_row > 1000 || self.events > self.plan.events + 100_000 {
-                self.fail("it never ends".to_owned());
-                return;
-            }
+            self.next_phase();
+            return true;
+        };
+        self.in_a_row = if at > self.now { 0 } else { self.in_a_row + 1 };
+        self.now = self.now.max(at);
+        if let Some(process) = self.stands_still(what) {
+            self.deferred.push((process, what));
+            return true;
         }
+        self.events += 1;
+        self.happen(what);
+        self.check();
+        if self.checks.violation.is_some() {
+            return false;
+        }
+        let over = self.phase == Phase::Busy && self.events >= self.plan.events;
+        if over || self.phase == Phase::Calm && self.probes_are_done() {
+            self.next_phase();
+        }
+        // Two rows that stay locked for twenty seconds are asked for some 24,000 times.
+        if self.in_a_row > 1000 || self.events > self.plan.events + 100_000 {
+            self.fail("it never ends".to_owned());
+            return false;
+        }
+        true
     }
 
     fn happen(&mut self, what: What) {
