@@ -18,6 +18,8 @@ pub struct Call {
     pub deadline: Option<Time>,
     /// The call chain holds another lock: it may acquire even while the manager shuts down.
     pub nested: bool,
+    /// A transaction of the caller's can take the key itself.
+    pub takes: bool,
     /// The change that the acquire makes beside the lock.
     pub begin: Option<Begin>,
 }

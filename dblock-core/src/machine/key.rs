@@ -8,6 +8,7 @@
 //! - `asking` says when to ask for one, and keeps this process's place as successor.
 //! - `queue` holds the callers of this process, and is fair to other processes.
 //! - `abandoned` holds acquires whose answer nobody takes any more.
+//! - `turns` lets one caller after the other try to take the key in a transaction of its own.
 //! - `entering` gives a lease that comes to this process to a caller, or tells callers that they do not get one.
 //! - `requests` says which request goes next, what its answer means, and what is still to be done.
 
@@ -17,6 +18,7 @@ mod entering;
 mod held;
 mod queue;
 mod requests;
+mod turns;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,6 +34,7 @@ use self::asking::Asking;
 use self::held::{Held, Shows, ttl_of};
 use self::queue::{Fairness, WaitQueue};
 use self::requests::{OnItsWay, Sent};
+use self::turns::Turns;
 use super::call::Call;
 use super::env::{Env, Time};
 use super::out::{Note, Reply, Unconfirmed, Waiter};
@@ -48,6 +51,7 @@ pub struct Machine<A, C> {
     queue: WaitQueue<A>,
     held: Option<Held<C>>,
     asking: Asking,
+    turns: Turns,
     fairness: Fairness,
     abandoned: Vec<Abandoned>,
     on_its_way: Option<OnItsWay>,
@@ -67,6 +71,7 @@ impl<A, C> Machine<A, C> {
             queue: WaitQueue::new(),
             held: None,
             asking: Asking::new(),
+            turns: Turns::new(),
             fairness: Fairness::default(),
             abandoned: Vec::new(),
             on_its_way: None,
@@ -139,19 +144,63 @@ impl<A, C> Machine<A, C> {
     /// A caller wants the lock, and its answer at `to`. Returns its number.
     pub fn acquire(&mut self, env: &mut Env<'_>, call: Arc<Call>, to: A) -> u64 {
         self.during(env, |machine, env| {
-            if call.is_non_blocking() || machine.queue.is_empty() {
-                machine.asking.ask_now();
-            }
+            machine.ask_for(&call);
             let since = env.now;
             machine.queue.push(Waiter { call, since, to })
         })
     }
 
-    /// The caller with this number is gone.
+    /// The caller with this number is gone. If it was its turn, that is over.
     pub fn give_up(&mut self, env: &mut Env<'_>, number: u64) {
         self.during(env, |machine, _| {
             machine.queue.remove(number);
+            machine.turns.end(number);
         });
+    }
+
+    // ── Takes ────────────────────────────────────────────────────────────────────────────────────────
+
+    /// The turn is over: dropped, or passed to the next caller because no connection was to be had. Does
+    /// nothing if it is over already.
+    pub fn end_turn(&mut self, env: &mut Env<'_>, number: u64) {
+        self.during(env, |machine, _| {
+            machine.turns.end(number);
+        });
+    }
+
+    /// The caller comes back to its place in the queue: its number is still its own. It `takes` when it has its
+    /// connection now, and does not when its take has taken nothing and it wants a lease. Its turn is over. No
+    /// caller gets a turn before `no_turns_for` has passed: the row's ceiling is ahead of the clock by that much.
+    pub fn come_back(
+        &mut self,
+        env: &mut Env<'_>,
+        number: u64,
+        call: Arc<Call>,
+        since: Time,
+        to: A,
+        no_turns_for: Duration,
+    ) {
+        self.during(env, |machine, env| {
+            machine.turns.end(number);
+            machine.turns.give_none_before(env.now + no_turns_for);
+            machine.ask_for(&call);
+            machine.queue.put_back(number, Waiter { call, since, to });
+        });
+    }
+
+    /// The caller's transaction has written the row. `None` when its turn was over before, too late or by a
+    /// shutdown: then the caller rolls back.
+    pub fn taken(
+        &mut self,
+        env: &mut Env<'_>,
+        number: u64,
+        lease_id: Uuid,
+        fence_token: i64,
+        call: Arc<Call>,
+    ) -> Option<Arc<Ownership>> {
+        self.during(env, |machine, env| {
+            machine.take(number, lease_id, fence_token, call, env.now)
+        })
     }
 
     /// A caller wants the lock in the transaction that keeps the row of this lease locked. It is answered at
@@ -328,11 +377,15 @@ impl<A, C> Machine<A, C> {
         });
     }
 
-    /// The transaction that kept the lease has committed: the key is free. Returns as
-    /// [`leave`](Self::leave).
-    pub fn handle_committed(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> Option<Duration> {
+    /// The transaction that kept the lease has committed, or one that took the key has been rolled back: the
+    /// key is free. Returns as [`leave`](Self::leave).
+    pub fn handle_transaction_over(
+        &mut self,
+        env: &mut Env<'_>,
+        ownership: &Arc<Ownership>,
+    ) -> Option<Duration> {
         self.during(env, |machine, env| {
-            let held_for = machine.own_lease_of(ownership)?.committed(env.now);
+            let held_for = machine.own_lease_of(ownership)?.transaction_over(env.now);
             if let Some(held) = machine.end_lease(env.now) {
                 machine.take_back(&held, env.now);
             }
@@ -415,6 +468,7 @@ impl<A, C> Machine<A, C> {
     /// whose timeout has passed.
     fn advance(&mut self, env: &mut Env<'_>) {
         let now = env.now;
+        self.turns.advance(now);
         self.refuse_overdue(now);
         if let Some(held) = &mut self.held {
             if held.advance(now) {
@@ -431,6 +485,7 @@ impl<A, C> Machine<A, C> {
         if self.held.is_none() && self.on_its_way.is_none() {
             self.enter_after_wake_up(env);
             self.give_up_places(now);
+            self.give_turn(env);
         }
     }
 
@@ -476,6 +531,7 @@ impl<A, C> Machine<A, C> {
     fn end_lease(&mut self, now: Time) -> Option<Held<C>> {
         self.hear();
         let held = self.held.take()?;
+        self.turns.lease_over(held.lease_id(), now);
         self.asking.released(held.holder(now), held.hand_overs(), now);
         if let Some(last_error) = held.last_error() {
             self.asking.note_answer(last_error, now);
@@ -483,9 +539,10 @@ impl<A, C> Machine<A, C> {
         Some(held)
     }
 
-    /// Ends the lease and refuses all callers. A row that `hold_min` keeps busy is left to expire.
+    /// Ends the lease and the turn, and refuses all callers. A row that `hold_min` keeps busy is left to expire.
     fn end_all(&mut self, now: Time) {
         self.refuse_all(true);
+        self.turns.end_any();
         let Some(held) = &mut self.held else { return };
         if held.undo.is_none() && held.lingers_by_itself() {
             held.left_to_expire();

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::call::Call;
 use super::env::Time;
 use super::ownership::Ownership;
@@ -18,12 +20,23 @@ pub struct Waiter<A> {
     pub to: A,
 }
 
+/// A caller's turn to take the key in its transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    /// The number of the caller.
+    pub number: u64,
+    /// A fresh id, for the lease that the transaction writes.
+    pub lease_id: Uuid,
+}
+
 /// The reply to a caller. `A` is where the answer to an acquire goes, and `C` where a confirmation goes: channels,
 /// or numbers in a simulation.
 #[derive(Debug)]
 pub enum Reply<A, C> {
     /// The caller has the lock.
     Granted(Waiter<A>, Arc<Ownership>),
+    /// The caller may try to take the key in its transaction.
+    Turn(Waiter<A>, Turn),
     Refused(Waiter<A>, Refusal),
     /// Whether the store has confirmed what the caller did.
     Confirmed(C, Result<(), Unconfirmed>),

@@ -145,6 +145,7 @@ mod loom_tests {
             options: LockOptions::new(),
             deadline: None,
             nested: false,
+            takes: false,
             begin: None,
         };
         let key = Key::new(None, "k").unwrap();

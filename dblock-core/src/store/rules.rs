@@ -1,10 +1,14 @@
 //! The table of rules on [`Store::apply`](super::Store::apply) as a function of one row, for stores that
 //! decide in Rust. No SQL, no I/O.
 
+mod take;
+
 use std::time::Duration;
 
 use uuid::Uuid;
 
+#[doc(hidden)]
+pub use self::take::{Sees, Take, Took, take};
 use super::record::RecordChange;
 pub use super::record::{RecordEffect, change_record};
 use super::{

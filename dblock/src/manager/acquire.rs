@@ -252,6 +252,7 @@ impl<'a> Caller<'a> {
             options,
             deadline: self.began.deadline,
             nested: self.chain.is_some(),
+            takes: false,
             begin,
         })
     }

@@ -23,6 +23,7 @@ impl World {
                     self.granted(process, key, waiter.to, ownership);
                 }
             }
+            Reply::Turn(waiter, _) => self.fail(format!("caller {} gets a turn", waiter.to)),
             Reply::Refused(waiter, refusal) => {
                 let number = waiter.to;
                 if self.answered(number, Asked::Acquire) {

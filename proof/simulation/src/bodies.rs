@@ -310,7 +310,7 @@ impl World {
             && self.processes[process].alive
         {
             self.step(process, key, |machine, env| {
-                machine.handle_committed(env, &ownership)
+                machine.handle_transaction_over(env, &ownership)
             });
         }
     }

@@ -190,6 +190,7 @@ impl World {
             options,
             deadline: None,
             nested: false,
+            takes: false,
             begin: None,
         }
     }

@@ -348,7 +348,7 @@ impl World {
             self.callers[number].holds = 0;
             self.gone(number);
             self.step(process, key, |machine, env| {
-                machine.handle_committed(env, &ownership)
+                machine.handle_transaction_over(env, &ownership)
             });
         } else {
             // The outcome may have freed the row although nobody knows it.

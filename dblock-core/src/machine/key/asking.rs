@@ -37,6 +37,12 @@ const LISTENING_PAUSE: Duration = Duration::from_millis(950);
 /// Pause before the next ask for a locked row after a wake-up: another process is about to take it.
 const WOKEN_PAUSE: Duration = Duration::from_millis(2);
 
+/// Longest pause before the next ask for a locked row: at first, and for a caller that has waited for a while. At
+/// first it is shorter than the time in which a process that takes the key again and again stands back.
+const LOCKED_PAUSE: Duration = Duration::from_millis(8);
+const LONGEST_LOCKED_PAUSE: Duration = Duration::from_millis(40);
+const LOCKED_FOR_LONG: Duration = Duration::from_secs(5);
+
 /// A process that receives no wake-ups queues only after it has waited this long: a key that is passed on to
 /// it lies idle until its next poll. The second value is for stores where other processes receive wake-ups.
 const QUEUE_AFTER: Duration = Duration::from_millis(100);
@@ -225,12 +231,14 @@ impl Asking {
         self.note_answer(LastAnswer::Busy(Some(holder)), env.now);
     }
 
-    /// A statement or transaction had the row locked.
-    pub(super) fn skipped(&mut self, env: &mut Env<'_>) {
+    /// A statement or transaction had the row locked. The first caller has `waited` so long.
+    pub(super) fn skipped(&mut self, waited: Duration, env: &mut Env<'_>) {
         let pause = if self.woken {
             WOKEN_PAUSE
+        } else if waited < LOCKED_FOR_LONG {
+            LOCKED_PAUSE
         } else {
-            self.pause.min(FIRST_PAUSE * 4)
+            self.pause.min(LONGEST_LOCKED_PAUSE)
         };
         let pause = env.jittered(pause);
         self.ask_after(pause, env.now);

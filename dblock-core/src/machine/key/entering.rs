@@ -2,6 +2,8 @@
 //! no caller waits for is given back. One that a transaction keeps is entered again by the next call in that
 //! transaction.
 //!
+//! One that a caller's own transaction takes is that caller's alone.
+//!
 //! Who is refused, when, and why.
 
 use std::sync::Arc;
@@ -15,8 +17,10 @@ use super::asking::{Arriving, Stand};
 use super::held::{Grant, Held, Times};
 use super::queue::WANTED_FOR;
 use super::requests::Sent;
+use super::turns::BUSY_AFTER;
+use crate::machine::call::Call;
 use crate::machine::env::{Env, Time};
-use crate::machine::out::{Note, Refusal, Reply, Waiter};
+use crate::machine::out::{Note, Refusal, Reply, Turn, Waiter};
 use crate::machine::ownership::Ownership;
 use crate::options::LockOptions;
 use crate::store::{RecordChange, StoreError, StoreErrorKind};
@@ -169,15 +173,68 @@ impl<A, C> Machine<A, C> {
         ownership.since = grant.times.since;
         ownership.begun = begun;
         let ownership = Arc::new(ownership);
-        if self.asking.taken_after(waiter.since) {
-            let time = now.since(waiter.since);
-            self.notes.push_back(Note::Waited(Arc::clone(&ownership), time));
-        }
-        self.asking.granted(now);
+        self.entered(&ownership, waiter.since, now);
         let until = self.fairness.granted(grant.wanted, env);
         self.held = Some(Held::new(grant, Arc::clone(&ownership), until, now));
         self.reply(Reply::Granted(waiter, ownership));
         Offered::Entered
+    }
+
+    // ── Takes ────────────────────────────────────────────────────────────────────────────────────────
+
+    /// A caller wants the lock: the store is asked at once, unless others wait for its answer.
+    pub(super) fn ask_for(&mut self, call: &Call) {
+        if call.is_non_blocking() || self.queue.is_empty() {
+            self.asking.ask_now();
+        }
+    }
+
+    /// The first caller gets a turn, if it can take the key and nothing of this process is, or may be, in the
+    /// row. Else it asks for a lease.
+    pub(super) fn give_turn(&mut self, env: &mut Env<'_>) {
+        let may_take = self.turns.may_give()
+            && self.asking.stand.is_none()
+            && self.abandoned.is_empty()
+            && self.asking.may_ask(env.now);
+        let first = self
+            .queue
+            .first()
+            .filter(|(_, first)| may_take && first.call.takes);
+        let Some(number) = first.map(|(number, _)| number) else {
+            return;
+        };
+        if let Some(waiter) = self.queue.remove(number) {
+            self.turns.give(number, waiter.since, env.now);
+            let lease_id = env.random.lease_id();
+            self.reply(Reply::Turn(waiter, Turn { number, lease_id }));
+        }
+    }
+
+    /// The caller enters whose transaction has written the row, if it is still its turn.
+    pub(super) fn take(
+        &mut self,
+        number: u64,
+        lease_id: Uuid,
+        fence_token: i64,
+        call: Arc<Call>,
+        now: Time,
+    ) -> Option<Arc<Ownership>> {
+        let since = self.turns.end(number)?;
+        let key = self.key.clone();
+        let ownership = Arc::new(Ownership::new(key, call, lease_id, fence_token, now, Time::MAX));
+        self.turns.took(lease_id);
+        self.entered(&ownership, since, now);
+        self.held = Some(Held::taken(Arc::clone(&ownership)));
+        Some(ownership)
+    }
+
+    /// A caller that came at `since` enters with a lease that this process did not have.
+    fn entered(&mut self, ownership: &Arc<Ownership>, since: Time, now: Time) {
+        if self.asking.taken_after(since) {
+            let waited = Note::Waited(Arc::clone(ownership), now.since(since));
+            self.notes.push_back(waited);
+        }
+        self.asking.granted(now);
     }
 
     /// Another call in the transaction that keeps the lease.
@@ -192,7 +249,8 @@ impl<A, C> Machine<A, C> {
 
     // ── Who is refused ───────────────────────────────────────────────────────────────────────────────
 
-    /// Refuses callers whose timeout has passed, and non-blocking callers of a key that is held.
+    /// Refuses callers whose timeout has passed, and non-blocking callers of a key that is held, or that another
+    /// caller has been trying to take for a while.
     pub(super) fn refuse_overdue(&mut self, now: Time) {
         if self.queue.first_deadline().is_none_or(|deadline| now < deadline) && !self.queue.has_non_blocking()
         {
@@ -208,13 +266,29 @@ impl<A, C> Machine<A, C> {
                 self.refuse_non_blocking(Time::MAX, &Refusal::Busy(holder.clone()));
             }
         }
+        if let Some(refusal) = self.soon_busy() {
+            self.refuse_non_blocking(now.before(BUSY_AFTER), &refusal);
+        }
+        let taking = self.turns.is_out();
         while let Some(waiter) = self.queue.pop_overdue(now) {
             let refusal = match &holder {
                 Some(_) => Refusal::Busy(holder.clone()),
+                None if taking => Refusal::Busy(None),
                 None => self.asking.refusal(waiter.since, waiter.call.is_non_blocking()),
             };
             self.reply(Reply::Refused(waiter, refusal));
         }
+    }
+
+    /// What a non-blocking caller is refused with that has waited for [`BUSY_AFTER`]: another caller tries to take
+    /// the key, or a transaction keeps the row locked that is to be released.
+    pub(super) fn soon_busy(&self) -> Option<Refusal> {
+        if self.turns.is_out() {
+            return Some(Refusal::Busy(None));
+        }
+        let held = self.held.as_ref();
+        held.is_some_and(Held::finds_row_locked)
+            .then_some(Refusal::RowLocked)
     }
 
     pub(super) fn refuse_non_blocking(&mut self, came_before: Time, refusal: &Refusal) {

@@ -3,6 +3,7 @@
 //! | state | what happens | next |
 //! |---|---|---|
 //! | – | granted by the store, or passed on by another process | `Held` |
+//! | – | a transaction of the owner's has taken the key: the lease is *kept* from the start | `Held` |
 //! | `Held` | the deadline or `max_hold` passes, a fence check finds the lease gone, shutdown | `Lost` |
 //! | `Held` | a transaction of the owner's has written the release: the lease is *kept* from here on | `Held` |
 //! | `Held`, `Lost` | the last hold ends while `hold_min` is not over, and nothing but time has ended the lease | `Lingering` |
@@ -14,7 +15,7 @@
 //! | `Releasing` | the answer is `Released` or `Lost` | – |
 //! | `Releasing` | the row was locked, or the outcome is unknown: the release is sent again | `Releasing` |
 //! | `ReleaseDue`, `Releasing`, kept | another call enters in the same transaction | `Held` |
-//! | any, kept | `transaction` has committed | – |
+//! | any, kept | `transaction` has committed, or has rolled back its take | – |
 //! | `Lingering` | shutdown, when the row is busy for long enough by itself | – |
 //! | any but `Held` | the latest possible end in the store has passed | – |
 //!
@@ -31,9 +32,8 @@
 //! When the store answers `Lost`, the lease is forgotten from any state.
 //!
 //! A lease is *kept* when a transaction of the owner's keeps the row locked, and frees it with its commit
-//! ([`Held::keep_in_transaction`]). Then the lease has no end of its own: nothing is renewed, and `Releasing`
-//! asks until that transaction is over. Answered `Released` or `Lost`, the transaction has been rolled back
-//! or has committed.
+//! ([`Held::keep_in_transaction`], [`Held::taken`]). Then the lease has no end of its own: nothing is renewed, and `Releasing`
+//! asks until that transaction is over, whichever way: it is answered `Released` or `Lost` then.
 
 mod confirmations;
 mod hand_over;
@@ -142,19 +142,35 @@ pub(super) struct Held<C> {
 
 impl<C> Held<C> {
     pub(super) fn new(grant: Grant, current: Arc<Ownership>, hand_over_until: Time, now: Time) -> Self {
+        let mut held = Self::by(Term::Times(grant.times), grant.row_owner, current);
+        held.spare_tokens = grant.spare_tokens;
+        held.hand_over_until = Some(hand_over_until);
+        if held.row_is_behind() {
+            held.follow_at = Some(now);
+        }
+        held
+    }
+
+    /// A transaction of the owner's has taken the key.
+    pub(super) fn taken(current: Arc<Ownership>) -> Self {
+        Self::by(Term::Transaction, Some(current.call.owner), current)
+    }
+
+    /// An owner has entered, and hands nothing over.
+    fn by(term: Term, row_owner: Option<Uuid>, current: Arc<Ownership>) -> Self {
         let row = InRow {
             fence_token: current.fence_token,
             holds: 1,
-            owner: grant.row_owner,
+            owner: row_owner,
         };
-        let mut held = Self {
-            lease_id: grant.lease_id,
-            granted_token: grant.fence_token,
-            spare_tokens: grant.spare_tokens,
-            term: Term::Times(grant.times),
+        Self {
+            lease_id: current.lease_id,
+            granted_token: current.fence_token,
+            spare_tokens: 0,
+            term,
             state: ENTERED,
             undo: None,
-            hand_over_until: Some(hand_over_until),
+            hand_over_until: None,
             row,
             row_sent: row,
             follow_at: None,
@@ -167,11 +183,7 @@ impl<C> Held<C> {
             extend_unsure: None,
             ttl: current.call.options.ttl,
             current,
-        };
-        if held.row_is_behind() {
-            held.follow_at = Some(now);
         }
-        held
     }
 
     pub(super) fn lease_id(&self) -> Uuid {
@@ -190,6 +202,11 @@ impl<C> Held<C> {
     /// All holds have ended, and the row must still be released.
     pub(super) fn needs_release(&self) -> bool {
         matches!(self.state, State::ReleaseDue | State::Releasing { .. })
+    }
+
+    /// The same, and somebody keeps the row locked.
+    pub(super) fn finds_row_locked(&self) -> bool {
+        self.needs_release() && self.row_locked
     }
 
     /// `hold_min` keeps the row busy, and no further request is needed for that.
@@ -338,7 +355,11 @@ impl<C> Held<C> {
                     until,
                     written: false,
                 });
-                if self.failure.is_none() {
+                if self.is_in_transaction() {
+                    // It has yet to end.
+                    self.retry_at = Some(now + FIRST_RETRY);
+                    self.pause = FIRST_RETRY * 2;
+                } else if self.failure.is_none() {
                     // The last request found the row locked. The release need not wait for its pause.
                     self.retry_at = None;
                     self.pause = FIRST_RETRY;

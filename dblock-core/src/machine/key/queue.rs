@@ -102,10 +102,16 @@ impl<A> WaitQueue<A> {
         (deadline <= now).then(|| self.remove(number)).flatten()
     }
 
+    /// When the first non-blocking one of them came.
+    pub(super) fn first_non_blocking(&self) -> Option<Time> {
+        let number = self.non_blocking.first()?;
+        self.waiters.get(number).map(|waiter| waiter.since)
+    }
+
     /// Takes a non-blocking caller that came before `then`.
     pub(super) fn pop_non_blocking(&mut self, came_before: Time) -> Option<Waiter<A>> {
+        let came = self.first_non_blocking()?;
         let number = *self.non_blocking.first()?;
-        let came = self.waiters.get(&number)?.since;
         (came <= came_before).then(|| self.remove(number)).flatten()
     }
 

@@ -11,15 +11,13 @@ use super::abandoned::Abandoned;
 use super::asking::{Arriving, Asking, LastAnswer, Place, Stand};
 use super::held::{After, Grant, Held, Times};
 use super::queue::WANTED_FOR;
+use super::turns::BUSY_AFTER;
 use crate::machine::env::{Env, Time};
 use crate::machine::out::{Note, Refusal};
 use crate::store::{
     Acquire, Action, Extend, HandedOver, Holder, Kind, Outcome, RecordChange, Request, StoreError,
     StoreErrorKind,
 };
-
-/// How long a non-blocking caller waits for a row that somebody has locked.
-const ROW_LOCKED_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A request that is on its way from here on.
 #[derive(Debug)]
@@ -117,7 +115,8 @@ impl<A, C> Machine<A, C> {
         if let Some(abandoned) = due.find(|abandoned| abandoned.retry_at <= now) {
             return Some(Next::Abandoned(abandoned.lease_id));
         }
-        let asks = self.held.is_none() && !self.queue.is_empty() && self.asking.may_ask(now);
+        let leaves_it = self.turns.is_out() || self.turns.stands_back();
+        let asks = self.held.is_none() && !self.queue.is_empty() && !leaves_it && self.asking.may_ask(now);
         asks.then_some(Next::Acquire)
     }
 
@@ -207,12 +206,17 @@ impl<A, C> Machine<A, C> {
         } else {
             None
         };
-        let deadline = self.queue.first_deadline();
+        let non_blocking = self
+            .queue
+            .first_non_blocking()
+            .filter(|_| self.soon_busy().is_some());
         abandoned
             .chain(arriving)
             .chain(held)
             .chain(ask)
-            .chain(deadline)
+            .chain(self.queue.first_deadline())
+            .chain(self.turns.next_look())
+            .chain(non_blocking.map(|since| since + BUSY_AFTER))
             .min()
     }
 
@@ -222,7 +226,8 @@ impl<A, C> Machine<A, C> {
         let sends = self.on_its_way.is_some() || self.listed.is_some();
         let renewal = self.held.as_ref().and_then(Held::must_send_by);
         let renewal = renewal.filter(|_| !sends);
-        self.queue.first_deadline().into_iter().chain(renewal).min()
+        let callers = self.queue.first_deadline().into_iter();
+        callers.chain(renewal).chain(self.turns.next_look()).min()
     }
 
     // ── Answers ──────────────────────────────────────────────────────────────────────────────────────
@@ -381,9 +386,13 @@ impl<A, C> Machine<A, C> {
                 }
             }
             Ok(Outcome::Skipped) => {
-                let came_before = now.before(ROW_LOCKED_TIMEOUT);
+                let came_before = now.before(BUSY_AFTER);
                 self.refuse_non_blocking(came_before, &Refusal::RowLocked);
-                self.asking.skipped(env);
+                let waited = self
+                    .queue
+                    .first()
+                    .map_or(Duration::ZERO, |(_, first)| now.since(first.since));
+                self.asking.skipped(waited, env);
             }
             Ok(Outcome::Lost) if self.asking.place().is_some() => {
                 // The row was passed on to the lease, which expired before any wake-up arrived.
@@ -448,16 +457,22 @@ impl<A, C> Machine<A, C> {
     /// An owner holds the lock, or is about to enter or has just left: a shutdown gives them its grace.
     /// Leases that no caller took, and rows that `hold_min` keeps busy by themselves, need none.
     pub fn needs_grace(&self) -> bool {
-        self.held.as_ref().is_some_and(|held| !held.lingers_by_itself()) || self.on_its_way.is_some()
+        self.held.as_ref().is_some_and(|held| !held.lingers_by_itself())
+            || self.on_its_way.is_some()
+            || self.turns.is_out()
     }
 
-    /// A lease is held or abandoned, or a request is on its way.
+    /// A lease is held or abandoned, a request is on its way, or a caller tries to take the key.
     pub fn is_busy(&self) -> bool {
-        self.held.is_some() || !self.abandoned.is_empty() || self.on_its_way.is_some()
+        self.held.is_some() || !self.abandoned.is_empty() || self.on_its_way.is_some() || self.turns.is_out()
     }
 
     /// Nothing needs to be known about the key.
     pub fn is_idle(&self) -> bool {
-        !self.is_busy() && self.queue.is_empty() && self.asking.stand.is_none() && self.listed.is_none()
+        !self.is_busy()
+            && self.queue.is_empty()
+            && self.asking.stand.is_none()
+            && self.listed.is_none()
+            && self.turns.is_idle()
     }
 }

@@ -4,13 +4,14 @@ mod begun;
 mod lease;
 mod successor;
 mod transaction;
+mod turns;
 
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::*;
-use crate::machine::out::Refusal;
+use crate::machine::out::{Refusal, Turn};
 use crate::options::{LockOptions, Wait};
 use crate::store::{Action, Holder, Outcome, Released, Request, StoreError, StoreErrorKind};
 
@@ -39,6 +40,7 @@ struct Process {
     listening: bool,
     numbers: Numbers,
     ownership: Option<Arc<Ownership>>,
+    turn: Option<(Waiter<&'static str>, Turn)>,
     /// The notes of the last step.
     notes: Vec<Note>,
 }
@@ -50,6 +52,7 @@ fn call(options: LockOptions) -> Call {
         options,
         deadline: None,
         nested: false,
+        takes: false,
         begin: None,
     }
 }
@@ -66,6 +69,7 @@ impl Process {
             listening: true,
             numbers: Numbers(0),
             ownership: None,
+            turn: None,
             notes: Vec::new(),
         }
     }
@@ -97,6 +101,11 @@ impl Process {
                 Reply::Granted(waiter, ownership) => {
                     let text = format!("{} has {}", waiter.to, ownership.fence_token);
                     self.ownership = Some(ownership);
+                    text
+                }
+                Reply::Turn(waiter, turn) => {
+                    let text = format!("{} may take", waiter.to);
+                    self.turn = Some((waiter, turn));
                     text
                 }
                 Reply::Refused(waiter, refusal) => {

@@ -1,6 +1,7 @@
 //! The rules, case by case.
 
 mod successor;
+mod take;
 
 use super::*;
 use crate::store::HandedOver;

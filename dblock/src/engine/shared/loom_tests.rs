@@ -83,6 +83,7 @@ impl Engine {
             deadline: self.handle.deadline(options.wait),
             options,
             nested: false,
+            takes: false,
             begin: None,
         })
     }

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::{iter, mem};
 
+use dblock_core::machine::call::Call;
 use dblock_core::machine::env::{Env, Random, Time};
 use dblock_core::machine::key::Transmit;
 use dblock_core::machine::out::Note;
@@ -215,6 +216,16 @@ impl Shared {
                     self.drop_hold(cell, &ownership);
                 }
             }
+            Reply::Turn(waiter, turn) => {
+                // It asks for a lease instead.
+                let without = Arc::new(Call {
+                    takes: false,
+                    ..(*waiter.call).clone()
+                });
+                self.step(cell, |machine, env| {
+                    machine.come_back(env, turn.number, without, waiter.since, waiter.to, Duration::ZERO);
+                });
+            }
             Reply::Refused(waiter, refusal) => {
                 let error = self.report().refused(cell.key(), &waiter, refusal);
                 let _ = waiter.to.send((Err(error), resuming));
@@ -251,7 +262,7 @@ impl Shared {
     #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(in crate::engine) fn committed(self: &Arc<Self>, cell: &Arc<Cell>, ownership: &Arc<Ownership>) {
         let unscheduled = self.step_ending(cell, ownership, |machine, env| {
-            machine.handle_committed(env, ownership)
+            machine.handle_transaction_over(env, ownership)
         });
         self.put(unscheduled);
         cell.tell();

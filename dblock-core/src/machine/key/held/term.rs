@@ -1,5 +1,5 @@
 //! What a lease lasts for: as long as the store granted it, or as long as a transaction of the owner's keeps it
-//! (see [`Held::keep_in_transaction`]).
+//! (see [`Held::keep_in_transaction`] and [`Held::taken`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,8 +92,8 @@ impl<C> Held<C> {
         self.is_in_transaction() && self.is_held()
     }
 
-    /// The owner's transaction has committed, and with it the release.
-    pub(crate) fn committed(&mut self, now: Time) -> Option<Duration> {
+    /// The owner's transaction is over, and the key is free.
+    pub(crate) fn transaction_over(&mut self, now: Time) -> Option<Duration> {
         let held_for = self.end_ownership(now);
         self.released(now);
         held_for

@@ -193,7 +193,7 @@ fn a_run_is_taken_back_when_its_lock_ends_with_a_transaction() {
     let mut a = beginning();
     let body = a.ownership.clone().unwrap();
     a.says(|machine, env| machine.keep_in_transaction(env, &body));
-    a.says(|machine, env| machine.handle_committed(env, &body));
+    a.says(|machine, env| machine.handle_transaction_over(env, &body));
     a.wants("b", Some(60 * SECOND));
     assert!(takes_back(&a.sends().unwrap()), "before anybody else enters");
 }

@@ -74,7 +74,7 @@ fn the_next_caller_asks_as_soon_as_the_commit_is_answered() {
     a.wants("b", Some(5 * SECOND));
     assert_eq!(a.sends(), None);
     let body = a.ownership.clone().unwrap();
-    let said = a.says(|machine, env| machine.handle_committed(env, &body));
+    let said = a.says(|machine, env| machine.handle_transaction_over(env, &body));
     assert!(said.is_empty());
     assert!(a.notes.iter().any(|note| matches!(note, Note::Released(_))));
     assert_eq!(body.ended(), Some(LostReason::Released));
@@ -90,6 +90,8 @@ fn a_release_that_comes_after_the_commit_is_no_loss() {
     for answer in [Outcome::Lost, released()] {
         let mut a = kept();
         a.leaves("a", true);
+        assert_eq!(a.sends(), None, "it has yet to end");
+        a.passes(MS);
         assert!(matches!(a.sends().unwrap().action, Action::Release));
         // For as long as the transaction lives.
         a.answered(Outcome::Skipped);
@@ -106,6 +108,7 @@ fn a_release_that_comes_after_the_commit_is_no_loss() {
 fn a_wake_up_sends_the_release_at_once() {
     let mut a = kept();
     a.leaves("a", true);
+    a.passes(MS);
     for _ in 0..12 {
         assert!(matches!(a.sends().unwrap().action, Action::Release));
         a.answered(Outcome::Skipped);
@@ -132,6 +135,7 @@ fn another_call_in_the_transaction_enters_again() {
         "the first is inside"
     );
     assert!(a.leaves("a", true).is_empty());
+    a.passes(MS);
     a.sends().unwrap();
     let other = Uuid::from_u128(99);
     assert_eq!(enters_again(&mut a, other), ["again refused: row locked"]);
@@ -151,6 +155,7 @@ fn another_call_in_the_transaction_enters_again() {
     assert_eq!(again.ended(), None);
     assert_eq!(first.ended(), Some(LostReason::Released));
     a.leaves("again", true);
+    a.passes(MS);
     assert!(matches!(a.sends().unwrap().action, Action::Release));
 }
 
@@ -160,6 +165,7 @@ fn a_body_whose_transaction_has_ended_behind_its_back_is_stopped() {
     let mut a = kept();
     let lease_id = a.ownership.clone().unwrap().lease_id;
     a.leaves("a", true);
+    a.passes(MS);
     a.sends().unwrap();
     enters_again(&mut a, lease_id);
     let again = a.ownership.clone().unwrap();

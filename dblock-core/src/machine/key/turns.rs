@@ -1,0 +1,158 @@
+//! Turns to take the key: one caller of this process after the other tries that in a transaction of its own.
+//!
+//! A *take* writes the row in the caller's transaction, where the key is free. The transaction keeps the row
+//! locked until it ends, and its end frees the key. No request is sent for it. A turn only keeps the callers of
+//! one process from trying at once, and in another order than they came: the store alone lets one in.
+//!
+//! # Fairness between processes
+//! The end of a transaction tells nobody, so other processes poll. A process whose takes have followed each other
+//! for a while stands back for longer than the others pause: it gives no turn then, and asks for no lease.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::machine::env::Time;
+
+/// How long a caller may try. Then the next one goes on.
+const LONGEST_TRY: Duration = Duration::from_millis(2500);
+
+/// How long takes may follow each other before the process stands back, and for how long it does. So a process
+/// that is alone loses one part in forty.
+const TAKES_FOR: Duration = Duration::from_millis(400);
+const STANDS_BACK_FOR: Duration = Duration::from_millis(10);
+
+/// How long a non-blocking caller waits while a turn is out, and for a row that somebody has locked.
+pub(super) const BUSY_AFTER: Duration = Duration::from_millis(20);
+
+#[derive(Debug)]
+enum State {
+    Nobody,
+    /// The turn of the caller with this number, that came at `since`.
+    Out {
+        number: u64,
+        since: Time,
+        until: Time,
+    },
+    /// The caller has taken the key with this lease.
+    Took(Uuid),
+}
+
+/// Takes that followed each other with less between them than the process stands back for.
+#[derive(Debug)]
+struct Series {
+    since: Time,
+    /// When the last one was over.
+    until: Time,
+}
+
+#[derive(Debug)]
+pub(super) struct Turns {
+    state: State,
+    series: Option<Series>,
+    none_before: Option<Time>,
+}
+
+impl Turns {
+    pub(super) fn new() -> Self {
+        Self {
+            state: State::Nobody,
+            series: None,
+            none_before: None,
+        }
+    }
+
+    /// Lets time pass.
+    pub(super) fn advance(&mut self, now: Time) {
+        if matches!(self.state, State::Out { until, .. } if until <= now) {
+            self.state = State::Nobody;
+        }
+        let forgotten = |series: &mut Series| series.until + STANDS_BACK_FOR <= now;
+        if matches!(self.state, State::Nobody) && self.series.as_mut().is_some_and(forgotten) {
+            self.series = None;
+        }
+        if self.none_before.is_some_and(|at| at <= now) {
+            self.none_before = None;
+        }
+    }
+
+    /// When time changes something.
+    pub(super) fn next_look(&self) -> Option<Time> {
+        match self.state {
+            State::Out { until, .. } => Some(until),
+            State::Nobody => self.series.as_ref().map(|series| series.until + STANDS_BACK_FOR),
+            State::Took(_) => None,
+        }
+    }
+
+    /// A caller of this process tries to take the key.
+    pub(super) fn is_out(&self) -> bool {
+        matches!(self.state, State::Out { .. })
+    }
+
+    /// The process leaves the key to others.
+    pub(super) fn stands_back(&self) -> bool {
+        let long = |series: &Series| series.until.since(series.since) > TAKES_FOR;
+        matches!(self.state, State::Nobody) && self.series.as_ref().is_some_and(long)
+    }
+
+    /// Another turn may be given.
+    pub(super) fn may_give(&self) -> bool {
+        matches!(self.state, State::Nobody) && !self.stands_back() && self.none_before.is_none()
+    }
+
+    /// How long a series lasted must not be forgotten.
+    pub(super) fn is_idle(&self) -> bool {
+        matches!(self.state, State::Nobody) && self.series.is_none()
+    }
+
+    /// Gives a turn to the caller with this number, that came at `since`.
+    pub(super) fn give(&mut self, number: u64, since: Time, now: Time) {
+        let until = now + LONGEST_TRY;
+        self.state = State::Out { number, since, until };
+        self.series.get_or_insert(Series {
+            since: now,
+            until: now,
+        });
+    }
+
+    /// Ends the turn of the caller with this number. Returns since when the caller waited, if it was its turn.
+    pub(super) fn end(&mut self, number: u64) -> Option<Time> {
+        match self.state {
+            State::Out {
+                number: whose, since, ..
+            } if whose == number => {
+                self.state = State::Nobody;
+                Some(since)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whoever has the turn is too late from here on.
+    pub(super) fn end_any(&mut self) {
+        if self.is_out() {
+            self.state = State::Nobody;
+        }
+    }
+
+    /// The caller whose turn it was has taken the key with this lease.
+    pub(super) fn took(&mut self, lease_id: Uuid) {
+        self.state = State::Took(lease_id);
+    }
+
+    /// A lease of this process is over.
+    pub(super) fn lease_over(&mut self, lease_id: Uuid, now: Time) {
+        if matches!(self.state, State::Took(took) if took == lease_id) {
+            self.state = State::Nobody;
+            if let Some(series) = &mut self.series {
+                series.until = now;
+            }
+        }
+    }
+
+    /// Gives no turn before then.
+    pub(super) fn give_none_before(&mut self, then: Time) {
+        self.none_before = self.none_before.max(Some(then));
+    }
+}

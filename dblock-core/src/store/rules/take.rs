@@ -1,0 +1,97 @@
+//! A *take*: a transaction of a caller's writes the row of a free key. The row is locked until the transaction
+//! ends. Its commit leaves a free row, whose last owner was the caller, and its rollback leaves what was there.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use crate::store::LockRow;
+use crate::store::clock::length;
+
+/// What a take writes.
+#[derive(Debug, Clone)]
+pub struct Take {
+    /// A fresh lease.
+    pub lease_id: Uuid,
+    /// The call chain that takes the key.
+    pub owner: Uuid,
+    /// Its host, process and function.
+    pub holder: Arc<str>,
+    /// What the transaction's other statements see.
+    pub sees: Sees,
+}
+
+/// What the statements of a transaction see.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sees {
+    /// Each sees what was committed before it.
+    Newest,
+    /// All see what the first one saw.
+    FirstSeen,
+}
+
+/// What a take has done.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Took {
+    /// The transaction has locked the row and written it.
+    Taken {
+        /// The token of the lease.
+        fence_token: i64,
+    },
+    /// There is no row, and nothing is locked.
+    Absent,
+    /// The row names an owner, and nothing is locked. An expired one counts: nothing has been written since it
+    /// expired, so an old snapshot would not be noticed.
+    Held,
+    /// The clock passes the row's ceiling after this time only. Nothing is locked.
+    Ahead(Duration),
+    /// Somebody else has the row locked.
+    Skipped,
+    /// The transaction has locked the row and not written it, because it is not what the transaction has seen. It
+    /// must end now: the holder's own requests find the row locked.
+    Locked,
+}
+
+/// Takes a key. `seen` is its row as a read without a lock shows it, in the transaction's snapshot. `lock` locks
+/// the committed row and reads it, the clock after that; `None` when somebody else has it locked. Where it is not
+/// called, nothing is locked.
+///
+/// [`Store::apply`](crate::store::Store::apply) has the rules of all other writes.
+pub fn take<'r>(ask: &Take, seen: Option<&LockRow>, lock: impl FnOnce() -> Option<&'r mut LockRow>) -> Took {
+    let Some(seen) = seen else {
+        return Took::Absent;
+    };
+    if seen.reentrant_count > 0 {
+        return Took::Held;
+    }
+    if let Some(ahead) = ahead(seen) {
+        return Took::Ahead(ahead);
+    }
+    let Some(row) = lock() else {
+        return Took::Skipped;
+    };
+    // Equal tokens alone prove nothing: a clock that was set back gives one twice.
+    let same = (row.lease_id, row.fence_token) == (seen.lease_id, seen.fence_token);
+    let stale = ask.sees == Sees::FirstSeen && !same;
+    if stale || row.reentrant_count > 0 || ahead(row).is_some() {
+        return Took::Locked;
+    }
+    let fence_token = row.now.as_micros();
+    row.lease_id = ask.lease_id;
+    row.owner = ask.owner;
+    ask.holder.as_ref().clone_into(&mut row.holder);
+    row.fence_token = fence_token;
+    row.fence_ceiling = fence_token;
+    row.acquired_at = row.now;
+    row.expire_at = row.now;
+    row.revoked = false;
+    row.next = None;
+    Took::Taken { fence_token }
+}
+
+/// After how long the clock is above the row's ceiling, if it is not.
+fn ahead(row: &LockRow) -> Option<Duration> {
+    let (ceiling, now) = (row.fence_ceiling, row.now.as_micros());
+    (ceiling >= now).then(|| length(ceiling.saturating_sub(now).saturating_add(1)))
+}
