@@ -119,6 +119,7 @@ impl<A, C> Machine<A, C> {
         let answer = does(self, env);
         self.advance(env);
         self.hear();
+        self.look_at_transaction(env.now);
         self.list_next_request(env);
         answer
     }

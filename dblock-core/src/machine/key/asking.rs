@@ -235,10 +235,8 @@ impl Asking {
     pub(super) fn skipped(&mut self, waited: Duration, env: &mut Env<'_>) {
         let pause = if self.woken {
             WOKEN_PAUSE
-        } else if waited < LOCKED_FOR_LONG {
-            LOCKED_PAUSE
         } else {
-            self.pause.min(LONGEST_LOCKED_PAUSE)
+            locked_pause(waited)
         };
         let pause = env.jittered(pause);
         self.ask_after(pause, env.now);
@@ -357,6 +355,15 @@ impl Asking {
         let place = self.place()?;
         let token = place.told?;
         (token > place.behind).then_some((place, token))
+    }
+}
+
+/// Pause before the next request for a row that is locked, while the first caller has `waited` so long.
+pub(super) fn locked_pause(waited: Duration) -> Duration {
+    if waited < LOCKED_FOR_LONG {
+        LOCKED_PAUSE
+    } else {
+        LONGEST_LOCKED_PAUSE
     }
 }
 

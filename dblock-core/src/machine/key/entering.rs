@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use super::Machine;
 use super::abandoned::Abandoned;
-use super::asking::{Arriving, Stand};
+use super::asking::{Arriving, Stand, locked_pause};
 use super::held::{Grant, Held, Times};
 use super::queue::WANTED_FOR;
 use super::requests::Sent;
@@ -192,7 +192,8 @@ impl<A, C> Machine<A, C> {
     /// The first caller gets a turn, if it can take the key and nothing of this process is, or may be, in the
     /// row. Else it asks for a lease.
     pub(super) fn give_turn(&mut self, env: &mut Env<'_>) {
-        let may_take = self.turns.may_give()
+        let may_take = self.held.is_none()
+            && self.turns.may_give()
             && self.asking.stand.is_none()
             && self.abandoned.is_empty()
             && self.asking.may_ask(env.now);
@@ -245,6 +246,14 @@ impl<A, C> Machine<A, C> {
             Some(ownership) => Reply::Granted(waiter, ownership),
             None => Reply::Refused(waiter, Refusal::RowLocked),
         });
+    }
+
+    /// Callers that wait for a transaction which nobody tells the end of: its row may be locked by another
+    /// process when that is looked for, again and again.
+    pub(super) fn look_at_transaction(&mut self, now: Time) {
+        if let Some((held, (_, first))) = self.held.as_mut().zip(self.queue.first()) {
+            held.ask_by(now + locked_pause(now.since(first.since)));
+        }
     }
 
     // ── Who is refused ───────────────────────────────────────────────────────────────────────────────

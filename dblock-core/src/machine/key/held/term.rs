@@ -126,6 +126,13 @@ impl<C> Held<C> {
         }
     }
 
+    /// Callers wait for that end.
+    pub(crate) fn ask_by(&mut self, by: Time) {
+        if self.left_in_transaction().is_some() {
+            self.retry_at = self.retry_at.map(|at| at.min(by));
+        }
+    }
+
     /// The lease that a transaction keeps although its owner has left. The transaction may have ended
     /// unnoticed.
     pub(crate) fn left_in_transaction(&self) -> Option<(Uuid, i64)> {

@@ -281,12 +281,13 @@ fn who_does_not_wait_is_refused_soon_when_the_row_is_locked() {
         a.answered(Outcome::Skipped);
     }
     a.wants("b", None);
-    assert_eq!(a.machine.poll_timeout(), Some(a.now + 8 * MS));
-    a.passes(8 * MS);
-    a.sends().unwrap();
-    a.answered(Outcome::Skipped);
-    assert_eq!(a.machine.poll_timeout(), Some(a.now + 12 * MS));
-    assert_eq!(a.passes(12 * MS), ["b refused: row locked"]);
+    for _ in 0..2 {
+        a.passes(8 * MS);
+        a.sends().unwrap();
+        a.answered(Outcome::Skipped);
+    }
+    assert_eq!(a.machine.poll_timeout(), Some(a.now + 4 * MS));
+    assert_eq!(a.passes(4 * MS), ["b refused: row locked"]);
 }
 
 /// Only a lease that the engine asks for is known to be nobody else's.
@@ -310,6 +311,12 @@ fn no_turn_is_given_while_something_of_the_process_may_be_in_the_row() {
     assert!(said.is_empty(), "{said:?}");
     a.passes(SECOND);
     assert!(acquires(a.sends()));
+
+    // The lease of a caller that enters in the same moment.
+    let (mut a, lease) = Process::queued();
+    a.wants_to_take("b", Some(5 * SECOND));
+    let said = a.says(|machine, env| machine.handle_passed_on(env, lease, 8));
+    assert_eq!(said, ["a has 8"]);
 
     // A request on its way.
     let mut a = Process::new();
@@ -355,6 +362,21 @@ fn what_was_left_in_a_transaction_is_asked_for_after_pauses_that_double() {
         assert_eq!(a.answered(answer), ["a confirmed"]);
         assert!(matches!(a.notes[..], [Note::Released(_)]), "{:?}", a.notes);
         assert_eq!(a.passes(10 * MS), ["b may take"]);
+    }
+}
+
+/// The end of a transaction of another process may be what is met each time.
+#[test]
+fn who_waits_for_a_transaction_that_was_left_asks_often() {
+    let mut a = taken();
+    a.leaves("a", true);
+    a.wants_to_take("b", Some(60 * SECOND));
+    for _ in 0..100 {
+        let next = a.machine.poll_timeout().unwrap();
+        assert!(next <= a.now + 8 * MS, "{next:?}");
+        a.passes(next.since(a.now));
+        a.sends().unwrap();
+        a.answered(Outcome::Skipped);
     }
 }
 
