@@ -19,6 +19,7 @@ impl World {
         let mut wanted = [false; 2];
         let mut occupied = [false; 2];
         let mut violation = None;
+        let mut longest = self.checks.longest_wait;
         for number in &self.live {
             let caller = &self.callers[*number];
             let process = &self.processes[caller.process];
@@ -33,7 +34,12 @@ impl World {
             {
                 violation = Some(format!("caller {number} hangs past its time"));
             }
+            if matches!(caller.state, State::Waiting | State::Taking) {
+                longest = longest.max(self.now - caller.came_at);
+            }
             match caller.state {
+                // A caller without a connection is not in the queue.
+                State::Taking => occupied[caller.key] |= self.has_turn(*number),
                 State::Waiting => {
                     wanted[caller.key] |= process.is_running(self.now);
                     if self.now > caller.came_at + self.longest_wait() {
@@ -59,6 +65,7 @@ impl World {
                 State::Leaving | State::Gone => {}
             }
         }
+        self.checks.longest_wait = longest;
         for index in 0..self.live.len() {
             let number = self.live[index];
             let inside = self.callers[number].state == State::Inside && !self.is_ending(number);
@@ -117,7 +124,11 @@ impl World {
     /// The longest time that a caller waits.
     fn longest_wait(&self) -> u64 {
         if self.plan.healthy && self.plan.longest_section <= 4 {
-            if self.plan.busy { 5 * S } else { 8 * S }
+            if self.plan.busy && self.plan.callers.takes == 0 {
+                5 * S
+            } else {
+                8 * S
+            }
         } else {
             u64::MAX / 2
         }

@@ -23,7 +23,7 @@ impl World {
                     self.granted(process, key, waiter.to, ownership);
                 }
             }
-            Reply::Turn(waiter, _) => self.fail(format!("caller {} gets a turn", waiter.to)),
+            Reply::Turn(waiter, turn) => self.turn(process, &waiter, turn),
             Reply::Refused(waiter, refusal) => {
                 let number = waiter.to;
                 if self.answered(number, Asked::Acquire) {
@@ -75,7 +75,7 @@ impl World {
         true
     }
 
-    fn granted(&mut self, process: usize, key: usize, number: usize, ownership: Arc<Ownership>) {
+    pub(crate) fn granted(&mut self, process: usize, key: usize, number: usize, ownership: Arc<Ownership>) {
         tell!(
             self,
             "P{process} caller {number} enters {} with {} token {}, {:?} left",

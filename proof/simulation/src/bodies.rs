@@ -16,6 +16,9 @@ impl World {
     /// How long one step of a body takes.
     pub(crate) fn section(&mut self) -> u64 {
         const LENGTHS: [u64; 8] = [1, 0, 10, 40, 300, 2000, 6000, 20_000];
+        if let Some(length) = self.plan.section {
+            return length * MS;
+        }
         let lengths = &LENGTHS[..self.plan.longest_section];
         self.tape.pick(lengths) * MS
     }
@@ -59,8 +62,13 @@ impl World {
         }
         let (holds, entering) = (caller.holds, caller.due[Asked::Enter as usize].is_some());
         let callers = &self.plan.callers;
-        let (nested, pins, extends, dropped) =
-            (callers.nested, callers.pins, callers.extends, callers.dropped);
+        let (nested, extends, dropped) = (callers.nested, callers.extends, callers.dropped);
+        // In a transaction that has taken the key the check would say nothing new.
+        let pins = if self.open_of(number).is_some() {
+            0
+        } else {
+            callers.pins
+        };
         if self.tape.chance(dropped) {
             return self.drop_body(number);
         }
@@ -131,8 +139,12 @@ impl World {
             let ownership = Arc::clone(&ownership);
             self.drop_hold(process, key, &ownership);
         }
+        self.work_is_done(number);
         if self.callers[number].run.is_some() {
             return self.end_run(number);
+        }
+        if let Some(open) = self.open_of(number) {
+            return self.end_taken(number, open);
         }
         tell!(self, "P{process} caller {number} leaves {}", self.keys[key]);
         self.check_leave(number);
@@ -169,9 +181,16 @@ impl World {
             "P{process} caller {number} is dropped inside {}",
             self.keys[key]
         );
+        self.work_is_done(number);
         self.callers[number].holds = 0;
         self.gone(number);
-        for _ in 0..holds {
+        for _ in 1..holds {
+            self.drop_hold(process, key, &ownership);
+        }
+        if let Some(open) = self.open_of(number) {
+            self.drop_taken(number, open);
+        }
+        if holds > 0 {
             self.drop_hold(process, key, &ownership);
         }
     }

@@ -8,9 +8,13 @@ use dblock_core::machine::ownership::Ownership;
 use dblock_core::runs::Policy;
 use dblock_core::store::{Record, RecordEntry, RecordVersion};
 
+use crate::takes::Taker;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
     Waiting,
+    /// It tries to take the key in its transaction, or waits for a connection.
+    Taking,
     /// The body runs, or was told that the lock is lost and has not ended yet.
     Inside,
     /// The body has ended, and the release is not confirmed yet.
@@ -61,6 +65,7 @@ pub(crate) struct Caller {
     /// Its lease had not ended when its body left.
     pub(crate) stood: bool,
     pub(crate) run: Option<Run>,
+    pub(crate) taker: Option<Taker>,
 }
 
 pub(crate) type Next = (Option<RecordVersion>, u32);

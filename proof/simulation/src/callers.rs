@@ -9,7 +9,7 @@ use dblock_core::machine::out::Refusal;
 use dblock_core::{LockOptions, Wait};
 
 use crate::caller::{Asked, Caller, Run, State};
-use crate::plan::MS;
+use crate::plan::{MS, Others};
 use crate::process::Machine;
 use crate::show;
 use crate::world::{Phase, What, World, tell};
@@ -54,15 +54,19 @@ impl World {
         options.max_hold = some(has, self.tape.pick_if(has, &[1000, 100, 5000]));
         let has = run.is_none() && self.tape.chance(callers.hold_min);
         options.hold_min = some(has, self.tape.pick_if(has, &[100, 1500, 8000]));
+        let takes = run.is_none() && !has && self.tape.chance(callers.takes);
+        let takes = takes && (process == 0 || self.plan.others != Some(Others::Wait));
         let call = Call {
             deadline: timeout.map(|timeout| now + timeout),
             begin: begin.flatten(),
+            takes,
             ..self.wants(options)
         };
         let signal = self.tape.chance(callers.signal);
         let caller = self.come(process, key, Some(task), (signal, run), call, Machine::acquire);
         if self.tape.chance(callers.give_up)
-            && (self.callers[caller].state == State::Waiting || self.is_beginning(caller))
+            && (matches!(self.callers[caller].state, State::Waiting | State::Taking)
+                || self.is_beginning(caller))
         {
             let delay = self.tape.pick(&[0, 1, 10, 100, 1000, 3000]) * MS;
             self.after(delay, What::GiveUp(caller));
@@ -80,6 +84,8 @@ impl World {
         asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, usize) -> u64,
     ) -> usize {
         let (number, now) = (self.callers.len(), self.local(process));
+        let call = Arc::new(call);
+        let taker = call.takes.then(|| self.draw_taker(key, &call));
         tell!(
             self,
             "P{process} caller {number} wants {} {}",
@@ -104,11 +110,12 @@ impl World {
             entering: false,
             stood: false,
             run,
+            taker,
         });
         self.live.push(number);
-        let call = Arc::new(call);
         self.callers[number].number =
             self.step(process, key, |machine, env| asks(machine, env, call, number));
+        self.remember_machine(number);
         number
     }
 
@@ -121,17 +128,23 @@ impl World {
             return self.drop_body(number);
         }
         let caller = &self.callers[number];
+        if caller.state == State::Taking {
+            tell!(self, "caller {number} gives up its take");
+            return self.give_up_take(number);
+        }
         if caller.state != State::Waiting {
             return;
         }
         let (process, key, waiter) = (caller.process, caller.key, caller.number);
         tell!(self, "P{process} caller {number} gives up");
+        self.checks.gives_up = Some(number);
         self.step(process, key, |machine, env| machine.give_up(env, waiter));
+        self.checks.gives_up = None;
         match self.callers[number].state {
             // Its answer came at the same moment, and no caller takes it.
             State::Inside => self.drop_body(number),
             State::Waiting => self.gone(number),
-            State::Leaving | State::Gone => {}
+            State::Taking | State::Leaving | State::Gone => {}
         }
     }
 
@@ -145,7 +158,9 @@ impl World {
         if self.callers.len() >= self.most_callers {
             return;
         }
-        let delay = if self.plan.busy {
+        let delay = if process > 0 && self.plan.others.is_some() {
+            2000 + u64::from(self.tape.below(1000))
+        } else if self.plan.busy {
             self.tape.pick(&[0, 0, 1])
         } else {
             self.tape.pick(&[0, 1, 10, 100, 1000])

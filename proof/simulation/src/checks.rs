@@ -30,9 +30,9 @@ impl World {
     }
 
     /// Another caller that holds the lock now, and must not.
-    fn other_inside(&self, key: usize, ownership: &Arc<Ownership>) -> Option<usize> {
+    fn other_inside(&self, key: usize, lease: Uuid, own: Option<&Arc<Ownership>>) -> Option<usize> {
         let forced = |lease: &Uuid| self.checks.forced.contains(lease);
-        if self.plan.faults.big_jumps || forced(&ownership.lease_id) {
+        if self.plan.faults.big_jumps || forced(&lease) {
             return None;
         }
         self.live.iter().copied().find(|number| {
@@ -40,25 +40,37 @@ impl World {
             let other = caller
                 .ownership
                 .as_ref()
-                .filter(|own| !Arc::ptr_eq(own, ownership));
-            caller.key == key && other.is_some_and(|own| !forced(&own.lease_id)) && self.is_inside(*number)
+                .filter(|other| own.is_none_or(|own| !Arc::ptr_eq(own, other)));
+            caller.key == key
+                && other.is_some_and(|own| !forced(&own.lease_id))
+                && self.is_inside(*number)
+                && !self.is_cut(*number)
         })
     }
 
     /// A caller enters.
     pub(crate) fn check_entry(&mut self, process: usize, key: usize, number: usize, own: &Arc<Ownership>) {
-        if let Some(other) = self.other_inside(key, own) {
+        if let Some(other) = self.other_inside(key, own.lease_id, Some(own)) {
             self.fail(format!(
                 "exclusion: callers {other} and {number} are inside {}",
                 self.keys[key]
             ));
         }
-        let (now, lease, token) = (self.now, own.lease_id, own.fence_token);
+        let (lease, token) = (own.lease_id, own.fence_token);
         let excused = self.plan.faults.big_jumps || self.checks.forced.contains(&lease);
+        if !excused && let Some(other) = self.other_taker(key, lease) {
+            self.fail(format!(
+                "exclusion: caller {number} enters while the transaction of caller {other} has taken the key"
+            ));
+        }
         if !excused && let Some(other) = self.other_child(key, lease) {
             self.fail(format!(
                 "exclusion: caller {number} enters beside the child of caller {other}"
             ));
+        }
+        if self.open_with(lease).is_some() {
+            // Its token counts from the commit on.
+            return;
         }
         let mut open = self.checks.transactions.iter();
         if open.any(|open| open.releases.is_some() && open.ownership.lease_id == lease) {
@@ -73,15 +85,7 @@ impl World {
             self.fail(format!("token {token} is used twice"));
         } else if token < checks.newest_token && !forced && !jumps {
             self.fail(format!("token {token} comes after a larger one"));
-        } else if !forced
-            && !jumps
-            && checks.closed.is_some_and(|(until, by)| {
-                now < until
-                    && by != lease
-                    && !self.checks.revoked.contains(&by)
-                    && !self.checks.forced.contains(&by)
-            })
-        {
+        } else if !forced && !jumps && self.is_closed(key, lease) {
             self.fail(format!("caller {number} enters although hold_min is not over"));
         } else if !forced
             && !jumps
@@ -122,6 +126,109 @@ impl World {
         }
     }
 
+    /// `hold_min` keeps the key busy for other leases.
+    fn is_closed(&self, key: usize, lease: Uuid) -> bool {
+        self.checks.keys[key].closed.is_some_and(|(until, by)| {
+            let stands = !self.checks.revoked.contains(&by) && !self.checks.forced.contains(&by);
+            self.now < until && by != lease && stands
+        })
+    }
+
+    // ── Takes ────────────────────────────────────────────────────────────────────────────────────────
+
+    /// The work of a body that holds the lock is done, and others may see it.
+    pub(crate) fn work_is_done(&mut self, number: usize) {
+        let caller = &self.callers[number];
+        let lease = caller.ownership.as_ref().map(|own| own.lease_id);
+        let forced = lease.is_none_or(|lease| self.checks.forced.contains(&lease));
+        if !forced && self.open_of(number).is_none() && self.is_inside(number) {
+            let key = caller.key;
+            self.checks.keys[key].works += 1;
+        }
+    }
+
+    /// A caller gets its turn.
+    pub(crate) fn check_turn(&mut self, number: usize) {
+        let (process, key) = (self.callers[number].process, self.callers[number].key);
+        let other = self.live.iter().copied().find(|other| {
+            let caller = &self.callers[*other];
+            let same = caller.process == process && caller.key == key && *other != number;
+            same && (self.has_turn(*other) || self.is_inside(*other) && !self.is_cut(*other))
+        });
+        if let Some(other) = other {
+            self.fail(format!(
+                "caller {number} gets a turn while caller {other} has the key or its turn"
+            ));
+        }
+        if self.processes[process].cells[key].on_its_way {
+            self.fail(format!(
+                "caller {number} gets a turn while a request is on its way"
+            ));
+        }
+    }
+
+    /// The transaction of a caller has taken the key. `stale`: others have done their work since its snapshot.
+    pub(crate) fn check_take(&mut self, number: usize, key: usize, lease: Uuid, stale: bool) {
+        if let Some(other) = self.other_inside(key, lease, None) {
+            self.fail(format!(
+                "exclusion: caller {number} takes the key while {other} is inside"
+            ));
+        } else if let Some(other) = self.other_taker(key, lease) {
+            self.fail(format!(
+                "exclusion: callers {other} and {number} have taken the key"
+            ));
+        }
+        if self.plan.faults.big_jumps {
+            return;
+        }
+        if let Some(other) = self.other_child(key, lease) {
+            self.fail(format!(
+                "exclusion: caller {number} takes the key beside the child of caller {other}"
+            ));
+        } else if self.is_closed(key, lease) {
+            self.fail(format!(
+                "caller {number} takes the key although hold_min is not over"
+            ));
+        } else if stale {
+            self.fail(format!(
+                "caller {number} takes the key with a snapshot that is older than the row"
+            ));
+        }
+    }
+
+    /// Such a transaction has committed.
+    pub(crate) fn check_take_committed(&mut self, number: usize, key: usize, token: i64) {
+        let checks = &mut self.checks.keys[key];
+        checks.works += 1;
+        let newest = std::mem::replace(&mut checks.newest_token, token);
+        checks.tokens.push(token);
+        if token <= newest {
+            self.fail(format!(
+                "caller {number} commits with token {token} after token {newest}"
+            ));
+        }
+    }
+
+    /// A transaction that has taken the key is about to end.
+    pub(crate) fn check_alone(&mut self, number: usize, key: usize) {
+        let own = self.callers[number].ownership.as_ref();
+        let alive = own.is_some_and(|own| own.deadline().is_some());
+        if alive && self.checks.keys[key].runs.children.contains(&number) {
+            self.fail(format!(
+                "the transaction of caller {number} frees the key beside its child"
+            ));
+        }
+    }
+
+    /// A transaction was rolled back that has tried to take the key with this lease.
+    pub(crate) fn check_rolled_back(&mut self, number: usize, key: usize, lease: Uuid) {
+        if self.store.rows[key].committed.lease_id == lease {
+            self.fail(format!(
+                "the row names caller {number}, whose take was rolled back"
+            ));
+        }
+    }
+
     /// A request is about to be sent.
     pub(crate) fn check_request(&mut self, process: usize, key: usize, request: &Request) {
         if self.processes[process].cells[key].on_its_way {
@@ -153,7 +260,11 @@ impl World {
             let its = self.callers[*number].ownership.as_deref();
             self.is_ending(*number) && its.is_some_and(|its| std::ptr::eq(its, own))
         });
-        let excused = !own.call.options.renew || own.call.options.max_hold.is_some() || ended;
+        let parted = self
+            .opens
+            .iter()
+            .any(|open| open.parted && open.lease_id == own.lease_id);
+        let excused = !own.call.options.renew || own.call.options.max_hold.is_some() || ended || parted;
         if self.plan.healthy && !excused {
             self.fail(format!("a lease is lost ({reason}) although nothing fails"));
         }
@@ -212,7 +323,7 @@ impl World {
             ));
         }
         self.checks.keys[key].newest_checked = token;
-        if let Some(other) = self.other_inside(key, own) {
+        if let Some(other) = self.other_inside(key, own.lease_id, Some(own)) {
             self.fail(format!(
                 "caller {number} passes a fence check while {other} is inside"
             ));

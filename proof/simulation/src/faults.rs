@@ -138,6 +138,7 @@ impl World {
                 self.drop_body(caller);
             }
         }
+        self.opens_break(None);
         self.crashed = self.batches.len();
         for process in 0..self.processes.len() {
             self.lose_subscription(process);
@@ -210,6 +211,7 @@ impl World {
         for number in theirs {
             self.gone(number);
         }
+        self.opens_break(Some(process));
         let delay = self.tape.pick(&[100, 0, 5000]) * MS;
         self.after(delay, What::Restart(process));
     }

@@ -27,6 +27,9 @@ pub(crate) struct Checks {
     /// Leases that were passed on, and neither extended nor granted anew since.
     pub(crate) passed_on: Vec<Uuid>,
     pub(crate) probes_left: usize,
+    pub(crate) longest_wait: u64,
+    /// The caller that is giving up.
+    pub(crate) gives_up: Option<usize>,
     pub(crate) keys: Vec<KeyChecks>,
 }
 
@@ -37,6 +40,8 @@ pub(crate) struct KeyChecks {
     /// The owner that entered last.
     pub(crate) last: Option<Arc<Ownership>>,
     pub(crate) newest_checked: i64,
+    /// How many bodies have done their work.
+    pub(crate) works: u32,
     pub(crate) runs: RunChecks,
     /// `hold_min` keeps others than this lease out until then.
     pub(crate) closed: Option<(u64, Uuid)>,
@@ -56,6 +61,8 @@ impl Checks {
             excused: Vec::new(),
             passed_on: Vec::new(),
             probes_left: 0,
+            longest_wait: 0,
+            gives_up: None,
             keys: (0..keys).map(|_| KeyChecks::default()).collect(),
         }
     }

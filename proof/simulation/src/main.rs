@@ -27,6 +27,7 @@ mod show;
 mod shrink;
 mod small;
 mod store;
+mod takes;
 mod tape;
 mod world;
 

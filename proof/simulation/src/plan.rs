@@ -33,10 +33,22 @@ pub(crate) struct Plan {
     pub(crate) late_driver: bool,
     pub(crate) ttls: [u64; 2],
     pub(crate) longest_section: usize,
+    /// Each step of a body takes so many ms.
+    pub(crate) section: Option<u64>,
+    /// The first process calls again and again. The callers of the others come back after two seconds, and wait for a
+    /// lease or take the key.
+    pub(crate) others: Option<Others>,
     pub(crate) faults: Faults,
     pub(crate) callers: Callers,
     /// How far the store's clock may still jump ahead, in ns.
     pub(crate) jump_ahead: u64,
+}
+
+/// What the callers of the other processes do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Others {
+    Take,
+    Wait,
 }
 
 /// How many in a thousand: of batches, of wake-ups, or of faults from outside.
@@ -76,6 +88,9 @@ pub(crate) struct Callers {
     pub(crate) dropped: u32,
     pub(crate) runs: u32,
     pub(crate) children: u32,
+    pub(crate) takes: u32,
+    /// Those that take and find their pool empty.
+    pub(crate) no_connection: u32,
 }
 
 const SHORT: [u64; 6] = [1000, 2000, 3000, 5000, 10_000, 30_000];
@@ -97,6 +112,8 @@ impl Plan {
             late_driver: tape.below(3) == 2,
             ttls: [tape.pick(&SHORT), tape.pick(&SHORT)],
             longest_section: if healthy && kind > 0 { 4 } else { 8 },
+            section: None,
+            others: None,
             faults: Faults::default(),
             callers: Callers::default(),
             jump_ahead: 0,
@@ -110,6 +127,9 @@ impl Plan {
         if busy {
             plan.ttls = [30_000; 2];
             plan.callers.give_up = tape.pick(&[0, 0, 50]);
+            plan.callers.takes = tape.pick(&[0, 1000]);
+            plan.section = tape.pick(&[None, None, Some(1), Some(100)]);
+            plan.others = tape.pick(&[None, None, Some(Others::Take), Some(Others::Wait)]);
         } else {
             plan.callers = Callers::draw(tape, healthy);
         }
@@ -137,11 +157,36 @@ impl Plan {
             late_driver: false,
             ttls,
             longest_section: 6,
+            section: None,
+            others: None,
             faults: Faults::default(),
             callers: Callers::all(),
             jump_ahead: harmless_jump(ttls),
         };
         fault(&mut plan);
+        plan
+    }
+}
+
+impl Plan {
+    /// The plan of callers that take one key without a pause, by bodies of this length, while nothing fails.
+    #[cfg(test)]
+    pub(crate) fn takers(processes: usize, section: u64, wake_ups: bool, others: Option<Others>) -> Self {
+        let mut plan = Self::small(|_| ());
+        plan.processes = processes;
+        plan.tasks = 1;
+        plan.wake_ups = wake_ups;
+        plan.events = u32::MAX / 2;
+        plan.healthy = true;
+        plan.busy = true;
+        plan.ttls = [30_000; 2];
+        plan.longest_section = 4;
+        plan.section = Some(section);
+        plan.others = others;
+        plan.callers = Callers {
+            takes: 1000,
+            ..Callers::default()
+        };
         plan
     }
 }
@@ -193,6 +238,8 @@ impl Callers {
             dropped: 1,
             runs: 1,
             children: 1,
+            takes: 1,
+            no_connection: 1,
         }
     }
 
@@ -210,6 +257,8 @@ impl Callers {
             extends: some(&[50, 300]),
             runs: some(&[300, 900]),
             children: some(&[100, 300]),
+            takes: some(&[200, 700, 1000]),
+            no_connection: some(&[50, 300]),
         }
     }
 }

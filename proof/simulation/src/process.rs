@@ -63,6 +63,7 @@ pub(crate) struct Process {
 
 /// A caller is the number of a caller, and a confirmation also what was asked for.
 pub(crate) type Machine = key::Machine<usize, (usize, Asked)>;
+pub(crate) type Waiter = out::Waiter<usize>;
 pub(crate) type Reply = out::Reply<usize, (usize, Asked)>;
 
 /// The shell's state of one key.

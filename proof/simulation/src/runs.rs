@@ -119,7 +119,9 @@ impl World {
             let alive = own
                 .and_then(|own| own.deadline())
                 .is_some_and(|end| self.local(caller.process) < end);
-            alive && own.is_some_and(|own| !self.checks.forced.contains(&own.lease_id))
+            alive
+                && !self.is_cut(*number)
+                && own.is_some_and(|own| !self.checks.forced.contains(&own.lease_id))
         });
         others.next()
     }

@@ -4,6 +4,7 @@
 use dblock_core::Key;
 use dblock_core::LockRow;
 use dblock_core::store::clock::Timestamp;
+use dblock_core::store::rules::{self, Take, Took};
 use dblock_core::store::rules::{RecordEffect, carry_out, change_record, may_be_forgotten, still_busy};
 use dblock_core::store::{Outcome, Record, Request, StoreError};
 use uuid::Uuid;
@@ -108,6 +109,45 @@ impl Database {
         let written = effect != RecordEffect::Nothing;
         row.uncommitted_record = effect.left(row.record.clone());
         Ok(carried_out.outcome.with_recorded(written))
+    }
+
+    /// A transaction that has seen the row like this takes the key. Returns whether the row is now locked by it.
+    pub(crate) fn take(
+        &mut self,
+        key: usize,
+        ask: &Take,
+        seen: &LockRow,
+        (number, now): (u32, u64),
+    ) -> (Took, bool) {
+        let clock = self.clock(now);
+        let row = &mut self.rows[key];
+        let mut locks = false;
+        let took = rules::take(ask, Some(seen), || {
+            if row.lock != Lock::Nobody {
+                return None;
+            }
+            locks = true;
+            row.uncommitted.clone_from(&row.committed);
+            row.uncommitted.now = clock;
+            Some(&mut row.uncommitted)
+        });
+        if locks {
+            row.lock = Lock::Transaction(number);
+        }
+        (took, locks)
+    }
+
+    /// That transaction ends. `writes`: it has written the row, and commits.
+    pub(crate) fn end_take(&mut self, key: usize, number: u32, writes: bool) {
+        let row = &mut self.rows[key];
+        if row.lock != Lock::Transaction(number) {
+            return;
+        }
+        row.lock = Lock::Nobody;
+        if writes {
+            std::mem::swap(&mut row.committed, &mut row.uncommitted);
+            self.flush();
+        }
     }
 
     /// The statement of a batch is committed for this row.

@@ -4,7 +4,7 @@
 use dblock_core::LockRow;
 use dblock_core::store::clock::Timestamp;
 
-use crate::plan::Plan;
+use crate::plan::{MS, Others, Plan, S};
 use crate::schedule::{events, explain, run, run_tape};
 use crate::shrink;
 use crate::small;
@@ -81,4 +81,33 @@ fn a_tape_becomes_as_short_as_it_still_shows_the_same() {
     let short = shrink::shorter(tape.clone(), |tape| shows(&traced(Tape::repeat(tape.to_vec())).1));
     assert!(short.len() < tape.len() / 4, "{} of {}", short.len(), tape.len());
     assert!(shows(&traced(Tape::repeat(short)).1));
+}
+
+/// The longest wait of a caller in `length` ns, in ms.
+fn longest_wait(plan: Plan, seed: u64, length: u64) -> u64 {
+    let mut world = World::new(plan, Tape::from_seed(seed, false), false);
+    while world.now < length && world.advance() {}
+    assert_eq!(world.checks.violation, None, "seed {seed}");
+    world.checks.longest_wait / MS
+}
+
+/// Nobody hears of the end of a transaction, so a process that takes the key again and again must leave it to others.
+#[test]
+fn nobody_waits_for_long_beside_takers() {
+    for wake_ups in [true, false] {
+        for (section, length) in [(1, 30 * S), (100, 120 * S)] {
+            let cases = [
+                ("eight takers", 8, None, 8000),
+                ("a taker beside one", 2, Some(Others::Take), 3000),
+                ("a waiter beside a taker", 2, Some(Others::Wait), 3000),
+            ];
+            for (case, processes, others, most) in cases {
+                let plan = || Plan::takers(processes, section, wake_ups, others);
+                let waits = (1..=3).map(|seed| longest_wait(plan(), seed, length));
+                let longest = waits.max().unwrap_or(0);
+                println!("{case}, bodies of {section} ms, wake-ups {wake_ups}: {longest} ms");
+                assert!(longest < most, "{case}, bodies of {section} ms: {longest} ms");
+            }
+        }
+    }
 }

@@ -12,6 +12,7 @@ use crate::ledger::Checks;
 use crate::plan::{MS, Plan, S};
 use crate::process::Process;
 use crate::store::Database;
+use crate::takes::Open;
 use crate::tape::Tape;
 
 /// An event.
@@ -73,6 +74,23 @@ pub(crate) enum What {
     AskArrives(usize),
     /// Its answer arrives, or its time is over.
     AskAnswered(usize),
+    /// A caller that takes the key has no connection in time, and then one.
+    NoConnection(usize),
+    HasConnection(usize),
+    /// The time of such a caller is over.
+    TakerLate(usize),
+    /// The statement that takes the key reads the row, and then locks it.
+    TakeSees(usize),
+    TakeLocks(usize),
+    TakeAnswered(usize),
+    /// Nobody waits any longer for that answer.
+    TryOver(usize),
+    /// The end of such a transaction reaches the server.
+    TakeEnds(usize),
+    /// The server notices that its connection is broken.
+    TakeBreaks(usize),
+    /// The answer to its end, or the news that there will be none.
+    TakeEnded(usize),
     /// A child of this caller's body leaves.
     ChildLeaves(usize),
     /// A fault, or an operator's call.
@@ -143,6 +161,10 @@ pub(crate) struct World {
     pub(crate) live: Vec<usize>,
     pub(crate) batches: Vec<Batch>,
     pub(crate) asks: Vec<Ask>,
+    /// The transactions of callers that take the key.
+    pub(crate) opens: Vec<Open>,
+    /// Those that the server has open.
+    pub(crate) opened: Vec<usize>,
     /// So many of them were sent before the server crashed last.
     pub(crate) crashed: usize,
     pub(crate) last_id: u64,
@@ -187,6 +209,8 @@ impl World {
             live: Vec::with_capacity(16),
             batches: Vec::with_capacity(128),
             asks: Vec::new(),
+            opens: Vec::new(),
+            opened: Vec::new(),
             crashed: 0,
             last_id: 0,
             most_callers: usize::MAX,
@@ -288,6 +312,16 @@ impl World {
             What::Committed(caller) => self.committed(caller),
             What::AskArrives(ask) => self.ask_arrives(ask),
             What::AskAnswered(ask) => self.ask_answered(ask),
+            What::NoConnection(caller) => self.no_connection(caller),
+            What::HasConnection(caller) => self.has_connection(caller),
+            What::TakerLate(caller) => self.taker_late(caller),
+            What::TakeSees(open) => self.take_sees(open),
+            What::TakeLocks(open) => self.take_locks(open),
+            What::TakeAnswered(open) => self.take_answered(open),
+            What::TryOver(open) => self.try_over(open),
+            What::TakeEnds(open) => self.take_ends(open),
+            What::TakeBreaks(open) => self.take_breaks(open),
+            What::TakeEnded(open) => self.take_ended(open),
             What::ChildLeaves(caller) => self.child_leaves(caller),
             What::Fault => self.fault(),
             What::Resume(process) => self.resume(process),
@@ -312,8 +346,14 @@ impl World {
             What::Body(caller)
             | What::DropNested(caller)
             | What::GiveUp(caller)
+            | What::NoConnection(caller)
+            | What::HasConnection(caller)
+            | What::TakerLate(caller)
             | What::ChildLeaves(caller) => self.callers[caller].process,
             What::AskAnswered(ask) => self.asks[ask].process,
+            What::TakeAnswered(open) | What::TryOver(open) | What::TakeEnded(open) => {
+                self.opens[open].process
+            }
             What::Deliver(batch) | What::Break(batch) => self.batches[batch].process,
             _ => return None,
         };
