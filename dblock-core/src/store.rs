@@ -231,6 +231,14 @@ pub trait Store: Debug + Send + Sync + 'static {
         None
     }
 
+    /// For stores of dblock itself: makes free rows for those keys that have none, for transactions that are about
+    /// to take them. A row that a crash of the server forgets is no harm.
+    #[doc(hidden)]
+    fn make_free_rows<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Result<(), StoreError>> {
+        let _ = keys;
+        Box::pin(async { Ok(()) })
+    }
+
     /// The records of `run_once`; `None`, the default, for a store that keeps none.
     fn records(&self) -> Option<&dyn Records> {
         None

@@ -21,12 +21,15 @@ mod report;
 mod resumption;
 mod shared;
 mod sync;
+mod turn;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 
+#[cfg(feature = "sql")]
+pub(crate) use self::acquire::Entered;
 pub(crate) use self::driver::purge;
 #[cfg(any(feature = "sql", feature = "run_once"))]
 pub(crate) use self::handle::STORE_TIMEOUT;
@@ -36,6 +39,8 @@ pub(crate) use self::hold::Hold;
 pub(crate) use self::lease::InRun;
 pub(crate) use self::lease::Lease;
 pub(crate) use self::shared::Settings;
+#[cfg(feature = "sql")]
+pub(crate) use self::turn::TurnToTake;
 pub(crate) use dblock_core::machine::call::{Begin, Call};
 pub(crate) use dblock_core::machine::env::Time;
 pub(crate) use dblock_core::machine::out::Unconfirmed;

@@ -18,11 +18,10 @@ use futures_util::future::try_join_all;
 
 #[cfg(feature = "run_once")]
 pub(crate) use self::keep::complete;
-pub(crate) use self::keep::{
-    begins_with, check_options, commit_failed, confirm, is_kept_at_once, keep, keep_at_once,
-};
+pub(crate) use self::keep::{begins_with, check_options, commit, is_kept_at_once, keep, keep_at_once};
+pub(crate) use self::which_transaction::committed_row;
 pub(crate) use self::which_transaction::is_kept_by;
-use self::which_transaction::{committed_row, same_transaction};
+use self::which_transaction::same_transaction;
 use crate::engine::{EngineHandle, Lease, STORE_TIMEOUT};
 pub(crate) use crate::store::fence::begin_failed;
 pub use crate::store::fence::{Database, DriverError, FenceConnection, FenceStatement};

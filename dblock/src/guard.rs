@@ -340,7 +340,9 @@ impl LockGuard {
         self,
         transaction: &mut dyn crate::fence::FenceConnection,
     ) -> Result<(), LockError> {
-        crate::fence::keep(self.holds.as_slice(), transaction).await
+        crate::fence::keep(self.holds.as_slice(), transaction)
+            .await
+            .map(drop)
     }
 }
 

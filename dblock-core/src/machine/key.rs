@@ -64,6 +64,16 @@ pub struct Machine<A, C> {
     replies: VecDeque<Reply<A, C>>,
 }
 
+/// A key that a transaction keeps although its owner has left.
+#[derive(Debug, Clone, Copy)]
+pub struct Left {
+    pub lease_id: Uuid,
+    pub fence_token: i64,
+    /// The transaction has taken the key, without a lease: nobody else sees its lease id in the row before the
+    /// commit.
+    pub taken: bool,
+}
+
 impl<A, C> Machine<A, C> {
     pub fn new(key: Key) -> Self {
         Self {
@@ -96,9 +106,8 @@ impl<A, C> Machine<A, C> {
         self.held.as_ref().map_or(0, |held| held.holds(ownership))
     }
 
-    /// The lease that a transaction keeps although its owner has left. The transaction may have ended
-    /// unnoticed.
-    pub fn left_in_transaction(&self) -> Option<(Uuid, i64)> {
+    /// What a transaction keeps although its owner has left. The transaction may have ended unnoticed.
+    pub fn left_in_transaction(&self) -> Option<Left> {
         self.held.as_ref().and_then(Held::left_in_transaction)
     }
 

@@ -12,11 +12,12 @@ use tokio::sync::oneshot;
 #[cfg(feature = "sql")]
 use uuid::Uuid;
 
-use super::cells::{Acquired, Cell, Machine, ToAcquire};
+use super::cells::{Acquired, Cell, Given, Machine, ToAcquire};
 use super::handle::EngineHandle;
 use super::hold::Hold;
 use super::lease::Lease;
 use super::shared::Unscheduled;
+use super::turn::TurnToTake;
 use crate::Key;
 use crate::LockError;
 use crate::meter::{AcquireOutcome, Site};
@@ -30,6 +31,21 @@ impl EngineHandle {
         key: &Key,
         call: Arc<Call>,
     ) -> impl Future<Output = Result<Hold, LockError>> {
+        let entered = self.ask_alone(key, call, Machine::acquire);
+        async { entered.await?.held().await }
+    }
+
+    /// As [`acquire`](Self::acquire), for a caller whose transaction can take the key itself: where nobody holds it,
+    /// the caller gets its turn to try.
+    #[cfg_attr(
+        not(feature = "sql"),
+        allow(dead_code, reason = "only transactions take keys")
+    )]
+    pub(crate) fn acquire_or_turn(
+        &self,
+        key: &Key,
+        call: Arc<Call>,
+    ) -> impl Future<Output = Result<Entered, LockError>> {
         self.ask_alone(key, call, Machine::acquire)
     }
 
@@ -41,11 +57,12 @@ impl EngineHandle {
         lease_id: Uuid,
         call: Arc<Call>,
     ) -> impl Future<Output = Result<Hold, LockError>> {
-        self.ask_alone(key, call, move |machine, env, call, to| {
+        let entered = self.ask_alone(key, call, move |machine, env, call, to| {
             machine.enter_in_transaction(env, lease_id, call, to);
             // It does not wait.
             0
-        })
+        });
+        async { entered.await?.held().await }
     }
 
     /// Takes several locks. Their requests go together. Returns the holds on the keys before the first one
@@ -71,7 +88,10 @@ impl EngineHandle {
         let mut holds = Vec::with_capacity(all.len());
         for asked in all {
             let answer = match asked {
-                Ok(asked) => asked.answer().await,
+                Ok(asked) => match asked.answer().await {
+                    Ok(entered) => entered.held().await,
+                    Err(refused) => Err(refused),
+                },
                 Err(refused) => Err(refused),
             };
             match answer {
@@ -87,7 +107,7 @@ impl EngineHandle {
         key: &Key,
         call: Arc<Call>,
         asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, ToAcquire) -> u64,
-    ) -> impl Future<Output = Result<Hold, LockError>> {
+    ) -> impl Future<Output = Result<Entered, LockError>> {
         let asked = self.ask(key, call, asks).map(|(asked, unscheduled)| {
             self.shared.put(unscheduled);
             asked
@@ -104,46 +124,88 @@ impl EngineHandle {
     ) -> Result<(Asked<'_>, Option<Unscheduled>), LockError> {
         let shared = &self.shared;
         let site = shared.meter.site(call.options.function);
-        let refused = |site: &Site| {
-            site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
-            LockError::shutdown(Some(key.to_typed()))
-        };
-        if shared.stopping.load(Ordering::Acquire) && !call.nested || shared.stopped.load(Ordering::Acquire) {
-            return Err(refused(&site));
+        if let Some(refused) = self.refuses(&call, &site, key) {
+            return Err(refused);
         }
         let since = self.now();
         let (to, answer) = oneshot::channel();
-        let (of_key, number, unscheduled) = shared.step_new(key, |machine, env| asks(machine, env, call, to));
-        let asked = Asked {
-            engine: self,
-            cell: Some(of_key),
-            // A machine that panicked has answered.
-            number: number.unwrap_or_default(),
-            answer,
-            site,
-            since,
-        };
+        let asking = Arc::clone(&call);
+        let (of_key, number, unscheduled) =
+            shared.step_new(key, |machine, env| asks(machine, env, asking, to));
+        // A machine that panicked has answered.
+        let asked = Asked::new(self, of_key, number.unwrap_or_default(), answer, call, since);
         if shared.stopped.load(Ordering::Acquire) {
             // The engine may have ended just before this acquire.
-            return Err(refused(&asked.site));
+            return Err(shutdown(&site, key));
         }
         Ok((asked, unscheduled))
+    }
+
+    /// Why a caller may not ask for a lock at all.
+    pub(super) fn refuses(&self, call: &Call, site: &Site, key: &Key) -> Option<LockError> {
+        let shared = &self.shared;
+        let stops =
+            shared.stopping.load(Ordering::Acquire) && !call.nested || shared.stopped.load(Ordering::Acquire);
+        stops.then(|| shutdown(site, key))
+    }
+}
+
+fn shutdown(site: &Site, key: &Key) -> LockError {
+    site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
+    LockError::shutdown(Some(key.to_typed()))
+}
+
+/// What an acquire came to.
+pub(crate) enum Entered {
+    Hold(Hold),
+    /// Only for a caller that [takes](Call::takes).
+    Turn(TurnToTake),
+}
+
+impl Entered {
+    /// The lock, with a lease.
+    pub(crate) async fn held(self) -> Result<Hold, LockError> {
+        match self {
+            Self::Hold(hold) => Ok(hold),
+            Self::Turn(turn) => Box::pin(turn.for_lease(Duration::ZERO)).await,
+        }
     }
 }
 
 /// An acquire that waits for its answer. Dropping it gives it up.
-struct Asked<'a> {
+pub(super) struct Asked<'a> {
     engine: &'a EngineHandle,
     /// Until the answer has come.
-    cell: Option<Arc<Cell>>,
+    of_key: Option<Arc<Cell>>,
     number: u64,
     answer: oneshot::Receiver<Acquired>,
+    call: Arc<Call>,
     site: Site,
     since: Time,
 }
 
-impl Asked<'_> {
-    async fn answer(mut self) -> Result<Hold, LockError> {
+impl<'a> Asked<'a> {
+    pub(super) fn new(
+        engine: &'a EngineHandle,
+        of_key: Arc<Cell>,
+        number: u64,
+        answer: oneshot::Receiver<Acquired>,
+        call: Arc<Call>,
+        since: Time,
+    ) -> Self {
+        let site = engine.site(call.options.function);
+        Self {
+            engine,
+            of_key: Some(of_key),
+            number,
+            answer,
+            call,
+            site,
+            since,
+        }
+    }
+
+    pub(super) async fn answer(mut self) -> Result<Entered, LockError> {
         let mut waiting = None;
         let answer = poll_fn(|context| {
             let polled = Pin::new(&mut self.answer).poll(context);
@@ -153,16 +215,26 @@ impl Asked<'_> {
             polled
         });
         let answer = answer.await;
-        let cell = self.cell.take().expect("there is one answer");
+        let of_key = self.of_key.take().expect("there is one answer");
         match answer {
-            Ok((Ok(ownership), _)) => {
-                let lease = Lease::new(Arc::clone(&self.engine.shared), cell, ownership);
-                Ok(Hold::granted(lease, self.engine.clone()))
+            Ok((Ok(Given::Lock(ownership)), _)) => {
+                let lease = Lease::new(Arc::clone(&self.engine.shared), of_key, ownership);
+                Ok(Entered::Hold(Hold::granted(lease, self.engine.clone())))
+            }
+            Ok((Ok(Given::Turn(turn)), _)) => {
+                let (engine, call, site) = (
+                    self.engine.clone(),
+                    Arc::clone(&self.call),
+                    self.engine.site(self.call.options.function),
+                );
+                Ok(Entered::Turn(TurnToTake::new(
+                    engine, of_key, turn, call, self.since, site,
+                )))
             }
             Ok((Err(refused), _)) => Err(refused),
             Err(_) => {
                 self.site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
-                Err(LockError::shutdown(Some(cell.key().to_typed())))
+                Err(LockError::shutdown(Some(of_key.key().to_typed())))
             }
         }
     }
@@ -170,16 +242,16 @@ impl Asked<'_> {
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        let Some(cell) = self.cell.take() else { return };
+        let Some(of_key) = self.of_key.take() else { return };
         let shared = &self.engine.shared;
         // From here on a grant goes back to who sends it.
         self.answer.close();
-        if let Ok((Ok(ownership), _)) = self.answer.try_recv() {
-            shared.drop_hold(&cell, &ownership);
+        if let Ok((Ok(given), _)) = self.answer.try_recv() {
+            shared.give_back(&of_key, given);
         }
         let waited = self.engine.now().since(self.since);
         self.site.acquire_ended(AcquireOutcome::Dropped, waited);
         let number = self.number;
-        shared.step(&cell, |machine, env| machine.give_up(env, number));
+        shared.step(&of_key, |machine, env| machine.give_up(env, number));
     }
 }

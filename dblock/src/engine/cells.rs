@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 
 use dblock_core::machine::dispatch::MAX_BATCH;
 use dblock_core::machine::key;
-use dblock_core::machine::out::{self, Unconfirmed};
+use dblock_core::machine::out::{self, Turn, Unconfirmed};
 use dblock_core::machine::ownership::Ownership;
 use tokio::sync::oneshot;
 
@@ -19,8 +19,14 @@ use crate::LockError;
 #[cfg(feature = "run_once")]
 use crate::store::RecordChange;
 
+/// What a caller gets that is not refused.
+pub(super) enum Given {
+    Lock(Arc<Ownership>),
+    Turn(Turn),
+}
+
 /// The answers to callers. A caller drops the `Resuming` as soon as it runs again.
-pub(super) type Acquired = (Result<Arc<Ownership>, LockError>, Option<Resuming>);
+pub(super) type Acquired = (Result<Given, LockError>, Option<Resuming>);
 pub(super) type Confirmed = (Result<(), Unconfirmed>, Option<Resuming>);
 
 pub(super) type ToAcquire = oneshot::Sender<Acquired>;

@@ -10,9 +10,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dblock_core::machine::env::Time;
-use tokio::sync::{mpsc, oneshot};
 #[cfg(feature = "sql")]
-use uuid::Uuid;
+use dblock_core::machine::key::Left;
+use tokio::sync::{mpsc, oneshot};
 
 #[cfg(any(feature = "sql", feature = "run_once"))]
 use self::reads::Reads;
@@ -45,6 +45,8 @@ struct Alive {
     commands: mpsc::UnboundedSender<Command>,
     #[cfg(any(feature = "sql", feature = "run_once"))]
     rows: Reads<LockRow>,
+    #[cfg(feature = "sql")]
+    free_rows: Reads<()>,
     #[cfg(feature = "run_once")]
     records: Reads<Record>,
 }
@@ -66,6 +68,13 @@ impl EngineHandle {
             commands,
             #[cfg(any(feature = "sql", feature = "run_once"))]
             rows: Reads::new(Turn::Rows, |store, keys| store.rows(keys)),
+            #[cfg(feature = "sql")]
+            free_rows: Reads::new(Turn::Rows, |store, keys| {
+                Box::pin(async {
+                    let made = store.make_free_rows(keys).await;
+                    keys.iter().map(|_| made.clone().map(Some)).collect()
+                })
+            }),
             #[cfg(feature = "run_once")]
             records: Reads::new(Turn::Records, kept::read_all),
         });
@@ -91,10 +100,13 @@ impl EngineHandle {
     #[cfg(feature = "sql")]
     pub(crate) fn fence_source(&self, key: &Key) -> Option<&FenceSource> {
         let part = self.shared.store.part_of(key);
-        let source = self.shared.fence_sources.get(part)?;
-        source
-            .get_or_init(|| FenceSource::of(&*self.shared.store, part))
-            .as_ref()
+        let known = self.shared.fence_sources.get(part)?;
+        if known.get().is_none() {
+            // Where the store says nothing yet, or for now, it is asked again.
+            let source = FenceSource::of(&*self.shared.store, part)?;
+            return Some(known.get_or_init(|| source));
+        }
+        known.get()
     }
 
     /// When the timeout of a caller that comes now passes.
@@ -109,7 +121,7 @@ impl EngineHandle {
     /// The lease of a key that a transaction keeps although the call that took it has returned. The
     /// transaction may have ended unnoticed.
     #[cfg(feature = "sql")]
-    pub(crate) fn left_in_transaction(&self, key: &Key) -> Option<(Uuid, i64)> {
+    pub(crate) fn left_in_transaction(&self, key: &Key) -> Option<Left> {
         self.shared.left_in_transaction(key)
     }
 

@@ -90,12 +90,12 @@ impl Hold {
         &self.engine
     }
 
-    /// The transaction that kept the lease has committed: the key is free.
+    /// The transaction that kept the key is over, and the key is free.
     #[cfg(any(feature = "sql", feature = "run_once"))]
-    pub(crate) fn committed(mut self) {
+    pub(crate) fn transaction_over(mut self) {
         self.has_left = true;
         let lease = &self.lease;
-        lease.shared.committed(&lease.cell, &lease.ownership);
+        lease.shared.transaction_over(&lease.cell, &lease.ownership);
     }
 
     /// Ends holds of one engine and waits, at most `limit`, until that is confirmed. Returns those that are

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dblock_core::machine::env::Time;
 use dblock_core::machine::out::{Note, Refusal};
 use dblock_core::machine::ownership::Ownership;
 
@@ -21,9 +22,9 @@ pub(super) struct Reporter<'a> {
 }
 
 impl Reporter<'_> {
-    /// A caller has the lock.
-    pub(super) fn granted(&self, caller: &Waiter, ownership: &Ownership) {
-        let waited = self.clock.now().since(caller.since);
+    /// A caller that came at `since` has the lock.
+    pub(super) fn granted(&self, since: Time, ownership: &Ownership) {
+        let waited = self.clock.now().since(since);
         tracing::debug!(key = %ownership.key.typed(), owner = %ownership.call.owner, fence_token = ownership.fence_token,
             ?waited, "lock acquired");
         self.site(ownership).granted(waited);

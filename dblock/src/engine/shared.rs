@@ -31,10 +31,9 @@ pub(crate) struct Shared {
     pub(super) id: u64,
     pub(super) clock: Clock,
     pub(super) store: Arc<dyn Store>,
-    /// By part of the store, each from when it is first asked for: by then a lease exists, and the store has been
-    /// connected.
+    /// By part of the store, each from when it is first asked for.
     #[cfg(feature = "sql")]
-    pub(super) fence_sources: Vec<OnceLock<Option<FenceSource>>>,
+    pub(super) fence_sources: Vec<OnceLock<FenceSource>>,
     pub(super) health: Arc<HealthBoard>,
     pub(super) meter: Meter,
     /// Wakes the driver.
@@ -129,7 +128,7 @@ impl Shared {
 
     /// The lease of a key that a transaction keeps although its owner has left.
     #[cfg(feature = "sql")]
-    pub(super) fn left_in_transaction(&self, key: &crate::Key) -> Option<(uuid::Uuid, i64)> {
+    pub(super) fn left_in_transaction(&self, key: &crate::Key) -> Option<dblock_core::machine::key::Left> {
         let cell = self.cells.find(key)?;
         let state = lock(&cell.state);
         state.machine.left_in_transaction()

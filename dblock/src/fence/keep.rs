@@ -1,12 +1,14 @@
 //! Locks that end with a transaction: the release is written into it, and is still there right before its
 //! commit.
 
+use sqlx::Transaction;
+
 use super::{answers_for, check_of, dialect_of, failed, prepare, refused, verify};
 use crate::LockOptions;
 use crate::engine::{EngineHandle, Hold, Lease};
 #[cfg(feature = "run_once")]
 use crate::store::fence::Completion;
-use crate::store::fence::{self, FenceConnection};
+use crate::store::fence::{self, FenceConnection, TransactionId};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::{LockError, LostReason};
 
@@ -33,14 +35,18 @@ pub(crate) fn is_kept_at_once(hold: &Hold) -> bool {
 }
 
 /// Writes the end of locks of one engine into the transaction, which keeps the keys from here on. After a
-/// rollback the engine's own releases free the rows.
-pub(crate) async fn keep(holds: &[Hold], transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
+/// rollback the engine's own releases free the rows. Returns the transaction's id, unless other holds keep all of
+/// the locks.
+pub(crate) async fn keep(
+    holds: &[Hold],
+    transaction: &mut dyn FenceConnection,
+) -> Result<Option<TransactionId>, LockError> {
     let Some(engine) = holds.first().map(Hold::engine) else {
-        return Ok(());
+        return Ok(None);
     };
     // Calls inside of the transaction may enter again when it keeps the keys.
-    drop(keep_leases(holds.iter().map(Hold::lease), engine, transaction).await?);
-    Ok(())
+    let (_closed, id) = keep_leases(holds.iter().map(Hold::lease), engine, transaction).await?;
+    Ok(id)
 }
 
 /// As [`keep`], before a body begins: nothing was done under a lease of its own, so a store that is down until that
@@ -48,7 +54,7 @@ pub(crate) async fn keep(holds: &[Hold], transaction: &mut dyn FenceConnection) 
 pub(crate) async fn keep_at_once(
     hold: &Hold,
     transaction: &mut dyn FenceConnection,
-) -> Result<(), LockError> {
+) -> Result<Option<TransactionId>, LockError> {
     let alone = hold.lease().hold_count() == 1;
     let kept = keep(std::slice::from_ref(hold), transaction).await;
     kept.map_err(|error| match error.before_the_work() {
@@ -75,7 +81,7 @@ async fn keep_leases<'l>(
     leases: impl Iterator<Item = &'l Lease> + Clone,
     engine: &EngineHandle,
     transaction: &mut dyn FenceConnection,
-) -> Result<Vec<Closed<'l>>, LockError> {
+) -> Result<(Vec<Closed<'l>>, Option<TransactionId>), LockError> {
     if leases.clone().any(Lease::keeps_hold_min) {
         return Err(no_hold_min());
     }
@@ -91,16 +97,18 @@ async fn keep_leases<'l>(
     let leases: Vec<_> = closed.iter().map(|closed| closed.0).collect();
     let checks = prepare(&leases, engine).await?;
     let Some(dialect) = dialect_of(&checks, transaction)? else {
-        return Ok(closed);
+        return Ok((closed, None));
     };
     let released = dialect.release(transaction, &checks).await;
+    let mut id = None;
     for (lease, released) in leases.iter().zip(answers_for(&leases, released)?) {
-        if !released {
+        if released.is_none() {
             return Err(refused(lease, engine).await);
         }
+        id = released;
         lease.keep_in_transaction()?;
     }
-    Ok(closed)
+    Ok((closed, id))
 }
 
 /// Writes the success of an attempt into the transaction, together with the end of its lock.
@@ -111,7 +119,7 @@ pub(crate) async fn complete(
     transaction: &mut dyn FenceConnection,
     completion: &Completion<'_>,
 ) -> Result<(), LockError> {
-    let closed = keep_leases(std::iter::once(lease), engine, transaction).await?;
+    let (closed, _) = keep_leases(std::iter::once(lease), engine, transaction).await?;
     let source = check_of(lease, engine)?.source;
     let written = completion.write(transaction, source).await;
     if written.map_err(|error| failed(lease, error))? {
@@ -133,39 +141,41 @@ impl Drop for Closed<'_> {
     }
 }
 
-/// The statement that begins the transaction of a lock, if not the driver's: it marks it for [`confirm`].
+/// The statement that begins the transaction of a lock, if not the driver's: it marks it for [`commit`].
 pub(crate) fn begins_with(hold: &Hold) -> Option<&'static str> {
     let source = hold.engine().fence_source(hold.lease().key());
     source.and_then(|source| source.dialect.begins_with())
 }
 
-/// Right before the commit: the transaction must still be the one that keeps the lock. If the body swallowed
-/// an error that ended it, the commit would be a rollback, and its answer would not say so.
-pub(crate) async fn confirm(hold: &Hold, transaction: &mut dyn FenceConnection) -> Result<(), LockError> {
-    let (lease, engine) = (hold.lease(), hold.engine());
-    let check = check_of(lease, engine)?;
-    let is_kept = lease.is_kept_in_transaction();
-    if !is_kept {
+/// Commits the transaction of a lock: it must still be the one that keeps it. `id`: as [`keep`] or the take said.
+pub(crate) async fn commit<DB>(
+    hold: &Hold,
+    transaction: Transaction<'static, DB>,
+    id: Option<&TransactionId>,
+) -> Result<(), LockError>
+where
+    DB: sqlx::Database,
+    Transaction<'static, DB>: FenceConnection,
+{
+    let lease = hold.lease();
+    if !lease.is_kept_in_transaction() {
         // An outer hold goes on, whose lease was checked in this transaction.
         lease.check()?;
+    } else if !lease.close() {
+        // Dropping the transaction rolls it back.
+        let message = "the lock has another hold still, as a task that has inherited it: the commit would free the key beside \
+                       it. Nothing was committed: await such tasks in the body";
+        return Err(failed(lease, StoreError::new(StoreErrorKind::Other, message)));
     }
-    let dialect = check.source.dialect;
-    let stands = dialect.still_runs(transaction, &check, is_kept).await;
-    if stands.map_err(|error| failed(lease, error))? {
-        return Ok(());
-    }
-    // Never taken for a conflict: what the body has committed by itself would be done again.
-    let message = "the transaction that keeps the lock was over before its commit: the body ended it, as some statements \
-                   of MySQL do, or swallowed an error that ended it. What it did until then may stand: look at the data before you \
-                   repeat the call";
-    Err(failed(lease, StoreError::new(StoreErrorKind::Other, message)))
-}
-
-/// The error of a commit.
-pub(crate) fn commit_failed(hold: &Hold, error: sqlx::Error) -> LockError {
-    let lease = hold.lease();
-    match check_of(lease, hold.engine()) {
-        Ok(check) => failed(lease, fence::commit_failed(check.source.dialect, error)),
-        Err(error) => error,
-    }
+    let check = check_of(lease, hold.engine())?;
+    let committed = fence::commit(check.source.dialect, transaction, id).await;
+    committed
+        .map_err(|error| failed(lease, error))?
+        .map_err(|error| {
+            // Never taken for a conflict: what the body has committed by itself would be done again.
+            let message = "the transaction that keeps the lock was over before its commit: the body ended it, as some \
+                           statements of MySQL do, or swallowed an error that ended it. What it did until then may stand: \
+                           look at the data before you repeat the call";
+            failed(lease, StoreError::new(StoreErrorKind::Other, message).with_source(error))
+        })
 }

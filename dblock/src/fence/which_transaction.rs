@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use uuid::Uuid;
+use dblock_core::machine::key::Left;
 
 use super::{check_of, failed};
 use crate::Key;
@@ -58,7 +58,7 @@ enum Keeper {
 pub(crate) async fn is_kept_by(
     engine: &EngineHandle,
     key: &Key,
-    (lease_id, fence_token): (Uuid, i64),
+    left: Left,
     limit: Duration,
     transaction: &mut dyn FenceConnection,
 ) -> Result<bool, LockError> {
@@ -68,12 +68,12 @@ pub(crate) async fn is_kept_by(
     let check = FenceCheck {
         source,
         key,
-        lease_id,
-        fence_token,
+        lease_id: left.lease_id,
+        fence_token: left.fence_token,
     };
     // The transaction is asked second: its first read may fix its snapshot, from before the lock that it
-    // takes next.
-    if !is_uncommitted(engine, &check, limit).await? {
+    // takes next. What was taken only the transaction sees that has taken it.
+    if !left.taken && !is_uncommitted(engine, &check, limit).await? {
         return Ok(false);
     }
     match keeper(engine, &check, limit, transaction).await? {
@@ -129,7 +129,7 @@ async fn keeper(
 ///
 /// On MySQL a savepoint would tell without a connection of ours. But to ask for it is to release it, and
 /// with it all savepoints that the user has made since.
-pub(super) async fn committed_row(
+pub(crate) async fn committed_row(
     engine: &EngineHandle,
     key: &Key,
     limit: Duration,

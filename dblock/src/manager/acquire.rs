@@ -15,8 +15,12 @@ use crate::Key;
 use crate::LockError;
 use crate::LockOptions;
 use crate::chain::Link;
+#[cfg(feature = "sql")]
+use crate::engine::Entered;
 use crate::engine::{Begin, Call, EngineHandle, Hold, Lease, Time};
 use crate::meter::AcquireOutcome;
+#[cfg(feature = "sql")]
+use crate::store::fence::FenceSource;
 use dblock_core::Wait;
 
 /// When a call began, and when its `wait` is over. Everything that the call waits for counts.
@@ -64,17 +68,47 @@ impl LockManager {
         since: Began,
         begin: Option<Box<Begin>>,
     ) -> Result<Hold, LockError> {
+        self.in_span(key, options, self.enter(key, options, since, begin), Hold::lease)
+            .await
+    }
+
+    /// The span of an acquire around what acquires. `lease` is that of its result.
+    pub(super) async fn in_span<T>(
+        &self,
+        key: &Key,
+        options: &LockOptions,
+        acquires: impl Future<Output = Result<T, LockError>>,
+        lease: impl Fn(&T) -> &Lease,
+    ) -> Result<T, LockError> {
         self.check(options)?;
         let span = self.span(&key.typed(), options);
-        let result = self
-            .enter(key, options, since, begin)
-            .instrument(span.clone())
-            .await;
-        if let Ok(hold) = &result {
-            span.record("fence_token", hold.lease().fence_token());
+        let result = acquires.instrument(span.clone()).await;
+        if let Ok(acquired) = &result {
+            span.record("fence_token", lease(acquired).fence_token());
         }
-        record(&span, result.as_ref().map(Hold::lease));
+        record(&span, result.as_ref().map(lease));
         result
+    }
+
+    /// As [`hold`](Self::hold), for a call with a transaction that can take the key itself: where nobody holds it,
+    /// the call gets its turn to try.
+    #[cfg(feature = "sql")]
+    pub(super) async fn enter_or_turn(
+        &self,
+        key: &Key,
+        options: &LockOptions,
+        since: Began,
+    ) -> Result<Entered, LockError> {
+        let caller = Caller::new(self, options, since);
+        if let Some(lease) = caller.held(key) {
+            return caller.reenter(lease).await.map(Entered::Hold);
+        }
+        caller.check_wait(key)?;
+        let mut call = caller.new_call(options.wait, None);
+        let source = caller.engine.fence_source(key);
+        call.takes = source.is_some_and(FenceSource::takes);
+        let entered = caller.engine.acquire_or_turn(key, Arc::new(call)).await;
+        entered.map_err(|error| error.after(caller.began.waited()))
     }
 
     /// Refuses options that no lock can have, and those that this store cannot keep.
@@ -244,9 +278,13 @@ impl<'a> Caller<'a> {
 
     /// The request to the engine. Its deadline is that of the whole call, even where it does not wait for this lock.
     pub(super) fn call(&self, wait: Wait, begin: Option<Begin>) -> Arc<Call> {
+        Arc::new(self.new_call(wait, begin))
+    }
+
+    fn new_call(&self, wait: Wait, begin: Option<Begin>) -> Call {
         let mut options = self.options.clone();
         options.wait = wait;
-        Arc::new(Call {
+        Call {
             owner: self.owner,
             holder: Arc::clone(&self.holder),
             options,
@@ -254,7 +292,7 @@ impl<'a> Caller<'a> {
             nested: self.chain.is_some(),
             takes: false,
             begin,
-        })
+        }
     }
 
     /// Takes the locks on `keys`, which are sorted.

@@ -1,9 +1,11 @@
 //! Locks that end with a transaction.
 
+use std::pin::pin;
 use std::slice::from_ref;
 use std::time::Duration;
 
 use sqlx::{Pool, Transaction};
+use tokio::time::timeout;
 
 use super::acquire::{Began, Caller};
 use super::{LockBuilder, LockManager};
@@ -11,13 +13,21 @@ use crate::Key;
 use crate::LockError;
 use crate::LockOptions;
 use crate::body;
-use crate::engine::{Hold, STORE_TIMEOUT};
+use crate::engine::{Entered, Hold, STORE_TIMEOUT, TurnToTake};
 use crate::fence::{self, FenceConnection};
+use crate::store::fence::{FenceSource, NotTaken, Take, Took, TransactionId};
+use crate::store::{StoreError, StoreErrorKind};
 use crate::transaction::{LockedTransaction, begin_with};
 use dblock_core::Wait;
 
 /// How long a transaction may take to begin where less of `wait` is left.
 const BEGINNING: Duration = Duration::from_secs(1);
+
+/// How long a caller waits for a connection before the next one has its turn.
+const CONNECTING: Duration = Duration::from_millis(50);
+
+/// How long a take may last.
+const TAKING: Duration = Duration::from_millis(2500);
 
 const ONE_KEY: &str = "`transaction` takes one key; to end several with a transaction, take them with `acquire`, begin the \
                        transaction with `dblock::begin`, and call the guard's `release_in` in it";
@@ -110,25 +120,15 @@ impl LockBuilder<'_> {
         let Self { locks, keys, options } = self;
         fence::check_options(&options)?;
         let key = Self::one_key(keys, ONE_KEY)?;
-        let began = locks.begins(&options);
-        let hold = locks.hold_and_begin(&key, &options, began, None).await?;
-        let engine = &locks.shared.engine;
-        // A call that waits for the pool keeps the key meanwhile.
-        let limit = began.left(engine).map(|left| left.max(BEGINNING));
-        let begins = begin_with(pool, fence::begins_with(&hold));
-        let opened = engine.within(limit, begins).await;
-        // Declared after the hold, so that it is dropped before the hold is.
-        let mut tx = opened
-            .unwrap_or(Err(sqlx::Error::PoolTimedOut))
-            .map_err(|error| fence::failed(hold.lease(), fence::begin_failed(error)))?;
-        let at_once = fence::is_kept_at_once(&hold);
-        if at_once {
-            fence::keep_at_once(&hold, &mut tx).await?;
-        }
-        let (lent, mut back) = LockedTransaction::new(tx);
+        let Opened {
+            transaction,
+            kept,
+            hold,
+        } = locks.open(&key, &options, pool).await?;
+        let (lent, mut back) = LockedTransaction::new(transaction);
         let ended = body::in_transaction(&hold, body(lent)).await;
         let ended = ended.map_err(E::from).flatten();
-        let Ok(mut tx) = back.try_recv() else {
+        let Ok(mut transaction) = back.try_recv() else {
             // The body's own error says more than ours.
             let message = "the body of a transaction must drop it: it was moved to somewhere else";
             return ended.and_then(|_| Err(LockError::invalid(message).into()));
@@ -136,24 +136,27 @@ impl LockBuilder<'_> {
         let value = match ended {
             Ok(value) => value,
             Err(error) => {
-                // A connection that cannot roll back is closed. That rolls back too.
-                if let Err(error) = tx.rollback().await {
-                    tracing::debug!(key = %hold.lease().key().typed(), %error, "the rollback failed");
+                match (transaction.rollback().await, kept) {
+                    (Ok(()), Kept::Taken(_)) => hold.transaction_over(),
+                    (rolled_back, _) => {
+                        // A connection that cannot roll back is closed. That rolls back too.
+                        if let Err(error) = rolled_back {
+                            tracing::debug!(key = %hold.lease().key().typed(), %error, "the rollback failed");
+                        }
+                        body::leave(vec![hold], false).await;
+                    }
                 }
-                body::leave(vec![hold], false).await;
                 return Err(error);
             }
         };
-        if at_once {
-            fence::confirm(&hold, &mut tx).await?;
-        } else {
-            fence::keep(from_ref(&hold), &mut tx).await?;
-        }
-        tx.commit()
-            .await
-            .map_err(|error| fence::commit_failed(&hold, error))?;
+        let id = match &kept {
+            Kept::AtTheEnd => fence::keep(from_ref(&hold), &mut transaction).await?,
+            Kept::Taken(id) => Some(id.clone()),
+            Kept::AtOnce(id) => id.clone(),
+        };
+        fence::commit(&hold, transaction, id.as_ref()).await?;
         if hold.lease().is_kept_in_transaction() {
-            hold.committed();
+            hold.transaction_over();
         } else {
             body::leave(vec![hold], true).await;
         }
@@ -161,7 +164,220 @@ impl LockBuilder<'_> {
     }
 }
 
+/// A transaction that has begun under a lock. The transaction is dropped before the hold is.
+struct Opened<DB: sqlx::Database> {
+    transaction: Transaction<'static, DB>,
+    kept: Kept,
+    hold: Hold,
+}
+
+/// How a transaction keeps its lock.
+enum Kept {
+    /// It has taken the key itself: a rollback frees that too.
+    Taken(TransactionId),
+    /// It has written the end of the lease. Without an id an outer hold goes on.
+    AtOnce(Option<TransactionId>),
+    /// The end of the lease is its last statement.
+    AtTheEnd,
+}
+
+/// What a try to take a key came to.
+enum Tried {
+    Took {
+        fence_token: i64,
+        transaction: TransactionId,
+    },
+    Nothing {
+        /// The transaction has the row locked, and must end.
+        is_locked: bool,
+        /// Another try is of no use before this has passed.
+        no_turns_for: Duration,
+    },
+}
+
 impl LockManager {
+    /// Begins a transaction that takes the key, or that keeps a lock which was acquired before.
+    async fn open<DB>(
+        &self,
+        key: &Key,
+        options: &LockOptions,
+        pool: &Pool<DB>,
+    ) -> Result<Opened<DB>, LockError>
+    where
+        DB: sqlx::Database,
+        Transaction<'static, DB>: FenceConnection,
+    {
+        let began = self.begins(options);
+        let opens = async {
+            let hold = match self.enter_or_turn(key, options, began).await? {
+                Entered::Hold(hold) => hold,
+                Entered::Turn(turn) => match self.take(key, turn, began, pool).await? {
+                    Ok(opened) => return Ok(opened),
+                    Err(hold) => hold,
+                },
+            };
+            let begins = begin_with(pool, fence::begins_with(&hold));
+            let opened = self.with_connection(began, begins).await;
+            let mut transaction = opened.map_err(|error| LockError::store_of(key, error))?;
+            let kept = if fence::is_kept_at_once(&hold) {
+                Kept::AtOnce(fence::keep_at_once(&hold, &mut transaction).await?)
+            } else {
+                Kept::AtTheEnd
+            };
+            Ok(Opened {
+                transaction,
+                kept,
+                hold,
+            })
+        };
+        self.in_span(key, options, opens, |opened| opened.hold.lease())
+            .await
+    }
+
+    /// The transaction, within what is left of `wait`: a call that waits for the pool keeps the key meanwhile.
+    async fn with_connection<DB: sqlx::Database>(
+        &self,
+        began: Began,
+        begins: impl Future<Output = Result<Transaction<'static, DB>, sqlx::Error>>,
+    ) -> Result<Transaction<'static, DB>, StoreError> {
+        let engine = &self.shared.engine;
+        let limit = began.left(engine).map(|left| left.max(BEGINNING));
+        let opened = engine.within(limit, begins).await;
+        opened
+            .unwrap_or(Err(sqlx::Error::PoolTimedOut))
+            .map_err(fence::begin_failed)
+    }
+
+    /// Takes the key in a transaction of our own; where that takes nothing, waits for a lease.
+    async fn take<DB>(
+        &self,
+        key: &Key,
+        mut turn: TurnToTake,
+        began: Began,
+        pool: &Pool<DB>,
+    ) -> Result<Result<Opened<DB>, Hold>, LockError>
+    where
+        DB: sqlx::Database,
+        Transaction<'static, DB>: FenceConnection,
+    {
+        let failed = |error| LockError::store_of(key, error);
+        loop {
+            let Some(source) = self.shared.engine.fence_source(key) else {
+                return turn.for_lease(Duration::ZERO).await.map(Err);
+            };
+            let mut begins = pin!(begin_with(pool, source.dialect.begins_with()));
+            let mut transaction = if let Ok(opened) = timeout(CONNECTING, &mut begins).await {
+                opened.map_err(|error| failed(fence::begin_failed(error)))?
+            } else {
+                // It keeps its place in the pool's queue and in the lock's, and lets others go on.
+                turn.pass();
+                let opened = self.with_connection(began, begins).await.map_err(failed)?;
+                match turn.again().await? {
+                    Entered::Hold(hold) => return Ok(Err(hold)),
+                    Entered::Turn(again) => turn = again,
+                }
+                opened
+            };
+            let taken = timeout(TAKING, self.take_in(key, source, &turn, &mut transaction)).await;
+            let no_turns_for = match taken {
+                Ok(Ok(Tried::Took {
+                    fence_token,
+                    transaction: id,
+                })) => match turn.taken(fence_token) {
+                    Ok(hold) => {
+                        return Ok(Ok(Opened {
+                            transaction,
+                            kept: Kept::Taken(id),
+                            hold,
+                        }));
+                    }
+                    Err(late) => {
+                        drop(transaction);
+                        match late.again().await? {
+                            Entered::Hold(hold) => return Ok(Err(hold)),
+                            Entered::Turn(again) => turn = again,
+                        }
+                        continue;
+                    }
+                },
+                Ok(Ok(Tried::Nothing { no_turns_for, .. })) => no_turns_for,
+                Ok(Err(error)) if error.is_retryable() => Duration::ZERO,
+                Ok(Err(error)) => return Err(error),
+                // Its rollback is sent when the server answers.
+                Err(_) => Duration::ZERO,
+            };
+            // Nothing waits with a transaction open.
+            if let Err(error) = timeout(TAKING, transaction.rollback()).await.unwrap_or(Ok(())) {
+                tracing::debug!(key = %key.typed(), %error, "the rollback failed");
+            }
+            return turn.for_lease(no_turns_for).await.map(Err);
+        }
+    }
+
+    /// Takes the key in a transaction.
+    async fn take_in(
+        &self,
+        key: &Key,
+        source: &FenceSource,
+        turn: &TurnToTake,
+        transaction: &mut dyn FenceConnection,
+    ) -> Result<Tried, LockError> {
+        let failed = |error| LockError::store_of(key, error);
+        let dialect = source.dialect_in(transaction).map_err(failed)?;
+        let take = Take {
+            source,
+            key,
+            lease_id: turn.lease_id(),
+            owner: turn.call().owner,
+            holder: &turn.call().holder,
+        };
+        let nothing = |is_locked, no_turns_for| Tried::Nothing {
+            is_locked,
+            no_turns_for,
+        };
+        let mut took = dialect.take(transaction, &take).await.map_err(failed)?;
+        if took == Took::Nothing(NotTaken::Absent) {
+            self.shared.engine.make_free_row(key).await?;
+            took = dialect.take(transaction, &take).await.map_err(failed)?;
+        }
+        Ok(match took {
+            Took::Taken {
+                fence_token,
+                transaction,
+                identity,
+            } => {
+                self.check_identity(key, source, &identity).await?;
+                Tried::Took {
+                    fence_token,
+                    transaction,
+                }
+            }
+            Took::MustEnd => nothing(true, Duration::ZERO),
+            Took::Nothing(NotTaken::Ahead(by)) => nothing(false, by),
+            Took::Nothing(NotTaken::Absent | NotTaken::Held | NotTaken::Skipped) => {
+                nothing(false, Duration::ZERO)
+            }
+        })
+    }
+
+    /// A lease in another table would not have kept the transaction from its take.
+    async fn check_identity(&self, key: &Key, source: &FenceSource, identity: &str) -> Result<(), LockError> {
+        if source.is_of(identity) {
+            return Ok(());
+        }
+        // The server may have been restarted.
+        fence::committed_row(&self.shared.engine, key, STORE_TIMEOUT).await?;
+        if source.is_of(identity) {
+            return Ok(());
+        }
+        let message = "the transaction is on another server, database or schema than the lock: begin it on the lock's own, or \
+                       point the manager there";
+        Err(LockError::store_of(
+            key,
+            StoreError::new(StoreErrorKind::Unsupported, message),
+        ))
+    }
+
     /// Takes the lock for a call that runs in a transaction of its caller's.
     pub(crate) async fn hold_in(
         &self,
@@ -177,14 +393,64 @@ impl LockManager {
         }
         let began = self.begins(options);
         let key = self.key(key)?;
-        let hold = match self.enter_again(&key, options, began, tx).await? {
-            Some(hold) => hold,
-            None => self.hold_and_begin(&key, options, began, None).await?,
+        let hold = if let Some(hold) = self.enter_again(&key, options, began, tx).await? {
+            hold
+        } else {
+            let enters = async {
+                match self.enter_or_turn(&key, options, began).await? {
+                    Entered::Hold(hold) => Ok((hold, false)),
+                    Entered::Turn(turn) => self.take_in_theirs(&key, turn, tx).await,
+                }
+            };
+            let entered = self
+                .in_span(&key, options, enters, |(hold, _)| hold.lease())
+                .await?;
+            let (hold, is_taken) = entered;
+            if is_taken {
+                return Ok(hold);
+            }
+            hold
         };
         if fence::is_kept_at_once(&hold) {
             fence::keep_at_once(&hold, tx).await?;
         }
         Ok(hold)
+    }
+
+    /// Takes the key in a transaction of the caller's; where that takes nothing, waits for a lease. Returns whether
+    /// the key was taken.
+    async fn take_in_theirs(
+        &self,
+        key: &Key,
+        turn: TurnToTake,
+        tx: &mut dyn FenceConnection,
+    ) -> Result<(Hold, bool), LockError> {
+        let begin_anew =
+            |message| LockError::store_of(key, StoreError::new(StoreErrorKind::Conflict, message));
+        let Some(source) = self.shared.engine.fence_source(key) else {
+            return Ok((turn.for_lease(Duration::ZERO).await?, false));
+        };
+        let taken = timeout(TAKING, self.take_in(key, source, &turn, tx)).await;
+        match taken.unwrap_or_else(|_| {
+            Err(begin_anew(
+                "the database has not answered in time: roll the transaction back",
+            ))
+        }) {
+            Ok(Tried::Took { fence_token, .. }) => match turn.taken(fence_token) {
+                Ok(hold) => Ok((hold, true)),
+                Err(_) => Err(begin_anew(
+                    "the transaction has taken the key too late: roll it back and begin it anew",
+                )),
+            },
+            Ok(Tried::Nothing {
+                is_locked: false,
+                no_turns_for,
+            }) => Ok((turn.for_lease(no_turns_for).await?, false)),
+            Ok(Tried::Nothing { is_locked: true, .. }) => Err(begin_anew(
+                "the lock was acquired by another owner in this moment: roll the transaction back and begin it anew",
+            )),
+            Err(error) => Err(error),
+        }
     }
 
     /// Enters a lock of the call chain, or one that an earlier call in this same transaction has left to it.
@@ -206,7 +472,7 @@ impl LockManager {
         let Some(left) = engine.left_in_transaction(key) else {
             return Ok(None);
         };
-        let lease_id = left.0;
+        let lease_id = left.lease_id;
         let limit = began.left(engine).unwrap_or(STORE_TIMEOUT);
         if !fence::is_kept_by(engine, key, left, limit, tx).await? {
             return Ok(None);

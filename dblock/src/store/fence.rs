@@ -8,14 +8,14 @@ mod statement;
 
 use std::fmt;
 use std::future::ready;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use uuid::Uuid;
 
 pub use self::error::DriverError;
-pub(crate) use self::over_sqlx::{begin_failed, commit_failed};
+pub(crate) use self::over_sqlx::{begin_failed, commit};
 pub use self::statement::FenceStatement;
 #[cfg(feature = "postgres")]
 pub(crate) use self::statement::literal;
@@ -132,13 +132,33 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         checks: &'a [FenceCheck<'a>],
     ) -> StoreFuture<'a, Result<Vec<Option<Duration>>, StoreError>>;
 
-    /// Frees the rows in the transaction: false for a lease that is gone. Others acquire the keys when it
+    /// Frees the rows in the transaction: `None` for a lease that is gone. Others acquire the keys when it
     /// commits.
     fn release<'a>(
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<bool>, StoreError>>;
+    ) -> StoreFuture<'a, Result<Vec<Option<TransactionId>>, StoreError>>;
+
+    /// Whether a transaction can [take](Self::take) a key itself. Otherwise it gets a lease first.
+    fn takes(&self) -> bool {
+        false
+    }
+
+    /// Takes a free key: writes the row as that of a lease that has ended. Nobody else can touch it until the
+    /// transaction ends, and its commit leaves a free row.
+    ///
+    /// Whoever gets another answer than [`Took::Taken`] must end the transaction before it waits for anything,
+    /// unless the answer says that nothing was locked.
+    fn take<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        take: &'a Take<'a>,
+    ) -> StoreFuture<'a, Result<Took, StoreError>> {
+        let _ = (connection, take);
+        let message = "no transaction on this database can take a key itself";
+        Box::pin(ready(Err(StoreError::new(StoreErrorKind::Unsupported, message))))
+    }
 
     /// What the transaction reads of the release.
     fn reads_release<'a>(
@@ -165,16 +185,73 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Right before the commit: whether the transaction still is the one that the body was given. `is_kept`
-    /// says that the release was written in it. With one writer the release itself has just told.
-    fn still_runs<'a>(
-        &'a self,
-        connection: &'a mut dyn FenceConnection,
-        check: &'a FenceCheck<'a>,
-        is_kept: bool,
-    ) -> StoreFuture<'a, Result<bool, StoreError>> {
-        let _ = (connection, check, is_kept);
-        Box::pin(ready(Ok(true)))
+    /// The text that commits the transaction in one message, unless it is no longer the one of this id, or has
+    /// failed: if the body swallowed an error that ended it, the commit would be a rollback, and its answer
+    /// would not say so. `None`: the driver's own commit will do.
+    fn commit(&self, id: Option<&TransactionId>) -> Option<String> {
+        let _ = id;
+        None
+    }
+
+    /// Whether this error of [`commit`](Self::commit) says that the transaction was over before.
+    fn was_over(&self, error: &DriverError) -> bool {
+        let _ = error;
+        false
+    }
+}
+
+/// What tells a transaction from those that come after it on its connection, for [`Dialect::commit`]: empty where
+/// that needs nothing.
+pub(crate) type TransactionId = String;
+
+/// What a transaction writes that takes a key.
+#[derive(Debug)]
+pub(crate) struct Take<'a> {
+    pub(crate) source: &'a FenceSource,
+    pub(crate) key: &'a Key,
+    pub(crate) lease_id: Uuid,
+    pub(crate) owner: Uuid,
+    pub(crate) holder: &'a str,
+}
+
+/// The answer to a [`Take`].
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Took {
+    Taken {
+        fence_token: i64,
+        transaction: TransactionId,
+        /// That of the table which the transaction has written.
+        identity: String,
+    },
+    /// Nothing is locked.
+    Nothing(NotTaken),
+    /// The transaction has the row locked, and must end: else the holder's own requests would be skipped.
+    MustEnd,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum NotTaken {
+    /// There is no row, or the transaction's snapshot has none.
+    Absent,
+    Held,
+    /// Another transaction or statement has it locked.
+    Skipped,
+    /// The row's ceiling is so far ahead of the clock: a token would not be above it.
+    Ahead(Duration),
+}
+
+/// The identity of the lock table, as the store's own sessions have read it last: of which table on which server
+/// they speak. A transaction that takes a key must be on the same: it would not see a lease elsewhere.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Identity(Arc<Mutex<Option<String>>>);
+
+impl Identity {
+    pub(crate) fn set(&self, identity: Option<String>) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = identity;
+    }
+
+    pub(crate) fn is(&self, identity: &str) -> bool {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_deref() == Some(identity)
     }
 }
 
@@ -191,6 +268,8 @@ pub(crate) struct FenceSource {
     pub(crate) idle_limit: Option<Duration>,
     /// A pooler lends the store's sessions for a transaction at a time. Known from the first connection on.
     pub(crate) pooled: Arc<AtomicBool>,
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    pub(crate) identity: Identity,
 }
 
 impl FenceSource {
@@ -215,6 +294,17 @@ impl FenceSource {
                  database that keeps the lock"
             ),
         ))
+    }
+
+    /// Whether a transaction can take a key itself. Behind a pooler nobody knows which server the store's own
+    /// sessions are on.
+    pub(crate) fn takes(&self) -> bool {
+        self.dialect.takes() && !self.pooled.load(Ordering::Relaxed)
+    }
+
+    /// Whether the store's own sessions have read this identity of the table.
+    pub(crate) fn is_of(&self, identity: &str) -> bool {
+        !self.pooled.load(Ordering::Relaxed) && self.identity.is(identity)
     }
 
     /// A statement whose `$1` is the first of the values, and so on.

@@ -37,7 +37,7 @@ use self::session::Session;
 use super::busy_keys::BusyKeys;
 use super::connect_options::{self, OptionsSource};
 use super::connections::{Connections, MAX_CONNECTIONS};
-use super::fence::FenceSource;
+use super::fence::{FenceSource, Identity};
 use super::table::TableName;
 use super::{
     Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
@@ -133,15 +133,20 @@ impl MySqlStore {
         self.qualified(&self.table_sql)
     }
 
-    /// A quoted table with its database.
+    /// A quoted table with its database, once there was a connection.
     fn qualified(&self, quoted: &str) -> String {
-        // A lease exists, so there was a connection. All servers have the same database.
-        let options = self.servers.iter().find_map(OptionsSource::latest);
+        // All servers have the same database.
+        let options = self.latest();
         let database = options.as_ref().and_then(MySqlConnectOptions::get_database);
         match (self.table.schema(), database) {
             (None, Some(database)) => format!("`{}`.{quoted}", database.replace('`', "``")),
             _ => quoted.to_owned(),
         }
+    }
+
+    /// The options of a connection, if there was one.
+    fn latest(&self) -> Option<MySqlConnectOptions> {
+        self.servers.iter().find_map(OptionsSource::latest)
     }
 
     /// What a statement in a user's transaction concerns.
@@ -152,6 +157,7 @@ impl MySqlStore {
             record_table: Arc::from(self.qualified(&self.table.quoted_record('`'))),
             idle_limit: None,
             pooled: Arc::default(),
+            identity: Identity::default(),
         }
     }
 }
@@ -238,6 +244,7 @@ impl Store for MySqlStore {
     }
 
     fn transaction_source(&self, _: usize) -> Option<Arc<dyn Any + Send + Sync>> {
+        self.latest()?;
         Some(Arc::new(self.source()))
     }
 

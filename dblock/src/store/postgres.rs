@@ -41,7 +41,7 @@ use self::session::{Opener, Session};
 use super::busy_keys::BusyKeys;
 use super::connect_options::{self, OptionsSource};
 use super::connections::{Connections, MAX_CONNECTIONS};
-use super::fence::FenceSource;
+use super::fence::{FenceSource, Identity};
 use super::table::TableName;
 use super::{
     Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
@@ -64,6 +64,7 @@ pub struct PostgresStore {
     idle_limit: Option<Duration>,
     /// A pooler was found.
     pooled: Arc<AtomicBool>,
+    identity: Identity,
 }
 
 impl PostgresStore {
@@ -71,7 +72,7 @@ impl PostgresStore {
     pub(crate) fn new(servers: Vec<OptionsSource<PgConnectOptions>>, table: TableName) -> Self {
         let names = servers.iter().map(OptionsSource::server).collect();
         let opener = Opener::new(servers.clone());
-        let pooled = opener.pooled();
+        let (pooled, identity) = (opener.pooled(), opener.identity());
         let connections = Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, names, move |server| {
             let opener = opener.clone();
             async move { opener.open(server).await }
@@ -84,6 +85,7 @@ impl PostgresStore {
             contended: BusyKeys::default(),
             idle_limit: None,
             pooled,
+            identity,
         }
     }
 
@@ -144,6 +146,7 @@ impl PostgresStore {
             record_table: self.table.quoted_record('"').into(),
             idle_limit: self.idle_limit,
             pooled: Arc::clone(&self.pooled),
+            identity: self.identity.clone(),
         }
     }
 }
@@ -233,6 +236,10 @@ impl Store for PostgresStore {
 
     fn transaction_source(&self, _: usize) -> Option<Arc<dyn Any + Send + Sync>> {
         Some(Arc::new(self.source()))
+    }
+
+    fn make_free_rows<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Result<(), StoreError>> {
+        Box::pin(admin::make_free_rows(self, keys))
     }
 
     fn records(&self) -> Option<&dyn Records> {

@@ -29,7 +29,7 @@ pub use self::source::open;
 use self::sql::Statements;
 use super::busy_keys::BusyKeys;
 use super::connections::Connections;
-use super::fence::FenceSource;
+use super::fence::{FenceSource, Identity};
 use super::table::TableName;
 use super::{
     Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
@@ -94,6 +94,7 @@ impl SqliteStore {
             record_table: self.table.quoted_record('"').into(),
             idle_limit: None,
             pooled: Arc::default(),
+            identity: Identity::default(),
         }
     }
 }

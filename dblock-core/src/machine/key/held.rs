@@ -49,8 +49,8 @@ pub use self::confirmations::Confirm;
 use self::confirmations::Confirmations;
 pub(super) use self::confirmations::Shows;
 pub(super) use self::requests::{After, ttl_of};
-use self::term::Term;
 pub(super) use self::term::{Grant, Times};
+use self::term::{Kept, Term};
 use crate::error::LostReason;
 use crate::machine::env::Time;
 use crate::machine::key::asking::LastAnswer;
@@ -153,7 +153,7 @@ impl<C> Held<C> {
 
     /// A transaction of the owner's has taken the key.
     pub(super) fn taken(current: Arc<Ownership>) -> Self {
-        Self::by(Term::Transaction, Some(current.call.owner), current)
+        Self::by(Term::Transaction(Kept::Key), Some(current.call.owner), current)
     }
 
     /// An owner has entered, and hands nothing over.
@@ -266,7 +266,7 @@ impl<C> Held<C> {
     fn times(&self) -> Option<&Times> {
         match &self.term {
             Term::Times(times) => Some(times),
-            Term::Transaction => None,
+            Term::Transaction(_) => None,
         }
     }
 
@@ -355,7 +355,7 @@ impl<C> Held<C> {
                     until,
                     written: false,
                 });
-                if self.is_in_transaction() {
+                if matches!(self.term, Term::Transaction(Kept::Key)) {
                     // It has yet to end.
                     self.retry_at = Some(now + FIRST_RETRY);
                     self.pause = FIRST_RETRY * 2;

@@ -129,6 +129,12 @@ impl EngineHandle {
         self.alive.rows.at(self, key).await
     }
 
+    /// Makes a free row for a key that has none.
+    #[cfg(feature = "sql")]
+    pub(crate) async fn make_free_row(&self, key: &Key) -> Result<(), LockError> {
+        self.alive.free_rows.at(self, key).await.map(drop)
+    }
+
     /// The record of a key, read without its lock.
     #[cfg(feature = "run_once")]
     pub(crate) async fn record(&self, key: &Key) -> Result<Option<Record>, LockError> {

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::{iter, mem};
 
-use dblock_core::machine::call::Call;
 use dblock_core::machine::env::{Env, Random, Time};
 use dblock_core::machine::key::Transmit;
 use dblock_core::machine::out::Note;
@@ -16,7 +15,7 @@ use uuid::Uuid;
 
 use super::{Shared, Unscheduled};
 use crate::Key;
-use crate::engine::cells::{Cell, Confirm, Machine, Reply, State, lock};
+use crate::engine::cells::{Cell, Confirm, Given, Machine, Reply, State, Waiter, lock};
 use crate::engine::resumption::{Resuming, Resumption};
 use crate::store::{Kind, Outcome, StoreError, StoreErrorKind};
 
@@ -211,26 +210,29 @@ impl Shared {
     fn reply(self: &Arc<Self>, cell: &Arc<Cell>, reply: Reply, resuming: Option<Resuming>) {
         match reply {
             Reply::Granted(waiter, ownership) => {
-                self.report().granted(&waiter, &ownership);
-                if let Err((Ok(ownership), _)) = waiter.to.send((Ok(ownership), resuming)) {
-                    self.drop_hold(cell, &ownership);
-                }
+                self.report().granted(waiter.since, &ownership);
+                self.give(cell, waiter, Given::Lock(ownership), resuming);
             }
-            Reply::Turn(waiter, turn) => {
-                // It asks for a lease instead.
-                let without = Arc::new(Call {
-                    takes: false,
-                    ..(*waiter.call).clone()
-                });
-                self.step(cell, |machine, env| {
-                    machine.come_back(env, turn.number, without, waiter.since, waiter.to, Duration::ZERO);
-                });
-            }
+            Reply::Turn(waiter, turn) => self.give(cell, waiter, Given::Turn(turn), resuming),
             Reply::Refused(waiter, refusal) => {
                 let error = self.report().refused(cell.key(), &waiter, refusal);
                 let _ = waiter.to.send((Err(error), resuming));
             }
             Reply::Confirmed(to, answer) => drop(to.send((answer, resuming))),
+        }
+    }
+
+    fn give(self: &Arc<Self>, cell: &Arc<Cell>, waiter: Waiter, given: Given, resuming: Option<Resuming>) {
+        if let Err((Ok(given), _)) = waiter.to.send((Ok(given), resuming)) {
+            self.give_back(cell, given);
+        }
+    }
+
+    /// The caller that was to get this is gone.
+    pub(in crate::engine) fn give_back(self: &Arc<Self>, cell: &Arc<Cell>, given: Given) {
+        match given {
+            Given::Lock(ownership) => self.drop_hold(cell, &ownership),
+            Given::Turn(turn) => drop(self.step(cell, |machine, env| machine.end_turn(env, turn.number))),
         }
     }
 
@@ -258,9 +260,13 @@ impl Shared {
         unscheduled
     }
 
-    /// The transaction that kept the lease has committed.
+    /// The transaction that kept the key is over, and the key is free.
     #[cfg(any(feature = "sql", feature = "run_once"))]
-    pub(in crate::engine) fn committed(self: &Arc<Self>, cell: &Arc<Cell>, ownership: &Arc<Ownership>) {
+    pub(in crate::engine) fn transaction_over(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        ownership: &Arc<Ownership>,
+    ) {
         let unscheduled = self.step_ending(cell, ownership, |machine, env| {
             machine.handle_transaction_over(env, ownership)
         });

@@ -111,7 +111,7 @@ impl OnceCall<'_> {
             _ => false,
         };
         if freed && loss.is_none() {
-            hold.committed();
+            hold.transaction_over();
         } else {
             // A release that is not confirmed is in the log, and changes nothing about the outcome.
             let _ = body::leave(vec![hold], false).await;

@@ -3,7 +3,7 @@
 use sqlx::error::DatabaseError;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::{Database, Dialect, DriverError, FenceConnection, FenceStatement};
+use super::{Database, Dialect, DriverError, FenceConnection, FenceStatement, TransactionId};
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
 macro_rules! fence_connection {
@@ -97,10 +97,38 @@ pub(crate) fn begin_failed(error: sqlx::Error) -> StoreError {
     StoreError::new(StoreErrorKind::Unreachable, message).with_source(error)
 }
 
-/// The error of a commit. Without an answer of the database's it may have been carried out, and must not be
-/// called retryable, as a request of ours may be.
-pub(crate) fn commit_failed(dialect: &dyn Dialect, error: sqlx::Error) -> StoreError {
-    let error = dialect.failed(driver_error(error));
+/// Commits, unless the transaction was over before, which is the inner error.
+///
+/// sqlx 0.9 hides what a commit is answered: the commit of a failed transaction is a rollback that succeeds. So
+/// the check of [`Dialect::commit`] goes in one message with it. sqlx does not see such a commit, and sends a
+/// ROLLBACK when the transaction is dropped. `AND CHAIN` gives that something to end, because the server would
+/// log a warning otherwise. It goes together with sqlx's own ping when the connection is returned.
+pub(crate) async fn commit<DB>(
+    dialect: &dyn Dialect,
+    mut transaction: sqlx::Transaction<'static, DB>,
+    id: Option<&TransactionId>,
+) -> Result<Result<(), DriverError>, StoreError>
+where
+    DB: sqlx::Database,
+    sqlx::Transaction<'static, DB>: FenceConnection,
+{
+    let done = match dialect.commit(id) {
+        None => transaction.commit().await.map_err(driver_error),
+        Some(text) => {
+            let statement = FenceStatement::new(dialect.database(), &text, []).behind_a_pooler(true);
+            transaction.execute(&statement).await.map(drop)
+        }
+    };
+    match done {
+        Ok(()) => Ok(Ok(())),
+        Err(error) if dialect.was_over(&error) => Ok(Err(error)),
+        Err(error) => Err(commit_failed(dialect.failed(error))),
+    }
+}
+
+/// Without an answer of the database's the commit may have been carried out, and must not be called retryable,
+/// as a request of ours may be.
+fn commit_failed(error: StoreError) -> StoreError {
     if error.is_outcome_unknown() {
         let message = format!("it is unknown whether the transaction was committed: {error}");
         return StoreError::new(StoreErrorKind::Other, message).with_source(error);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{error, sql};
 use crate::store::fence::{
-    Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceStatement, ReadsRelease, time_left,
+    Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, TransactionId, time_left,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -44,11 +44,12 @@ impl Dialect for MySql {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
+    ) -> StoreFuture<'a, Result<Vec<Option<TransactionId>>, StoreError>> {
         Box::pin(async move {
             let mut released = Vec::with_capacity(checks.len());
             for check in checks {
-                released.push(release(connection, check).await?);
+                let released_here = release(connection, check).await?;
+                released.push(released_here.then(TransactionId::new));
             }
             Ok(released)
         })
@@ -90,21 +91,13 @@ impl Dialect for MySql {
         Some(MARK)
     }
 
-    fn still_runs<'a>(
-        &'a self,
-        connection: &'a mut dyn FenceConnection,
-        _: &'a FenceCheck<'a>,
-        _: bool,
-    ) -> StoreFuture<'a, Result<bool, StoreError>> {
-        Box::pin(async move {
-            let statement = FenceStatement::new(Database::MySql, MARK_IS_THERE, []);
-            match connection.execute(&statement).await {
-                Ok(_) => Ok(true),
-                // There is no such savepoint any more.
-                Err(error) if error.code() == Some("1305") => Ok(false),
-                Err(error) => Err(self.failed(error)),
-            }
-        })
+    fn commit(&self, _: Option<&TransactionId>) -> Option<String> {
+        Some(format!("{MARK_IS_THERE}; COMMIT AND CHAIN"))
+    }
+
+    /// There is no such savepoint any more.
+    fn was_over(&self, error: &DriverError) -> bool {
+        error.code() == Some("1305")
     }
 }
 

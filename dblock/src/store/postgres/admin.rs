@@ -9,7 +9,7 @@ use uuid::Uuid;
 use super::statement::Statement;
 use super::{PostgresStore, error, row};
 use crate::Key;
-use crate::store::sql_row::in_order;
+use crate::store::sql_row::{WIDTH, in_order};
 use crate::store::{InspectFilter, LockRow, StoreError, sql_row};
 
 pub(super) async fn inspect(
@@ -49,6 +49,10 @@ pub(super) async fn rows_of(store: &PostgresStore, keys: &[Key]) -> Vec<Result<O
         let mut connection = store.connections.take().await?;
         let rows = statement.fetch_all(&mut connection).await;
         let rows = connection.finish(rows.map_err(|error| store.failed(error)))?;
+        if let Some(row) = rows.first() {
+            let identity: String = row.try_get(WIDTH + 1).map_err(|error| store.failed(error))?;
+            store.identity.set(Some(identity));
+        }
         let keyed = |row: &PgRow| {
             let key = row.try_get(0).and_then(sql_row::key);
             let read = row::lock_row(row).map_err(|error| store.failed(error));
@@ -57,6 +61,16 @@ pub(super) async fn rows_of(store: &PostgresStore, keys: &[Key]) -> Vec<Result<O
         rows.iter().map(keyed).collect()
     };
     in_order(keys, found.await)
+}
+
+/// Not an operator's call either.
+pub(super) async fn make_free_rows(store: &PostgresStore, keys: &[Key]) -> Result<(), StoreError> {
+    let texts: Vec<&str> = keys.iter().map(Key::as_str).collect();
+    let statement = Statement::new(&store.sql.make_free_rows).bind(texts);
+    let mut connection = store.connections.take().await?;
+    let made = statement.fetch_all(&mut connection).await;
+    connection.finish(made.map_err(|error| store.failed(error)))?;
+    Ok(())
 }
 
 pub(super) async fn revoke(store: &PostgresStore, key: &Key) -> Result<bool, StoreError> {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{error, sql};
 use crate::store::fence::{
-    Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, time_left, unreadable,
+    Database, Dialect, DriverError, FenceCheck, FenceConnection, NotTaken, ReadsRelease, Take, Took,
+    TransactionId, time_left, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -45,21 +46,20 @@ impl Dialect for Postgres {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
+    ) -> StoreFuture<'a, Result<Vec<Option<TransactionId>>, StoreError>> {
         Box::pin(async move {
             let answers = ask(connection, checks, sql::release_in).await?;
             if answers.contains(&None) {
                 // A lease is gone, or newer than the snapshot, which is an error of the check.
                 self.verify(connection, checks).await?;
             }
-            let released = |answer: Option<String>| match answer.as_deref() {
-                None => Ok(false),
-                Some(sql::RELEASED_WHOLE) => Ok(true),
-                Some(sql::BELOW_SAVEPOINT) => Err(StoreError::new(
-                    StoreErrorKind::Unsupported,
-                    "a lock cannot end with a savepoint: release it in the transaction itself, before `SAVEPOINT`",
-                )),
-                Some(other) => Err(unreadable(other)),
+            let released = |answer: Option<String>| match answer {
+                None => Ok(None),
+                Some(answer) if answer == sql::BELOW_SAVEPOINT => Err(below_savepoint("release it")),
+                Some(answer) => match answer.strip_prefix(sql::RELEASED_WHOLE) {
+                    Some(id) => Ok(Some(id.to_owned())),
+                    None => Err(unreadable(&answer)),
+                },
             };
             answers.into_iter().map(released).collect()
         })
@@ -87,21 +87,80 @@ impl Dialect for Postgres {
         error::of_fence_check(error)
     }
 
-    fn still_runs<'a>(
+    fn takes(&self) -> bool {
+        true
+    }
+
+    /// One statement.
+    ///
+    /// # Errors
+    /// [`StoreErrorKind::Conflict`] under REPEATABLE READ or stricter, when the row was written after the snapshot,
+    /// and [`StoreErrorKind::Unsupported`] below a savepoint, as for [`release`](Self::release).
+    fn take<'a>(
         &'a self,
         connection: &'a mut dyn FenceConnection,
-        check: &'a FenceCheck<'a>,
-        is_kept: bool,
-    ) -> StoreFuture<'a, Result<bool, StoreError>> {
+        take: &'a Take<'a>,
+    ) -> StoreFuture<'a, Result<Took, StoreError>> {
         Box::pin(async move {
-            if is_kept {
-                return Ok(self.reads_release(connection, check).await? == ReadsRelease::WrittenHere);
-            }
-            // A transaction that has failed runs nothing.
-            check.source.query(connection, "SELECT 'open'", []).await?;
-            Ok(true)
+            let source = take.source;
+            let values = [
+                take.key.as_str().to_owned(),
+                take.lease_id.simple().to_string(),
+                take.owner.simple().to_string(),
+                take.holder.to_owned(),
+            ];
+            let sql = sql::take(&source.table, source.idle_limit);
+            let rows = source.query(connection, &sql, values).await?;
+            let [answer] = &rows[..] else {
+                return Err(unreadable(&rows.join(", ")));
+            };
+            took(answer)
         })
     }
+
+    fn commit(&self, id: Option<&TransactionId>) -> Option<String> {
+        Some(sql::commit(id.map(String::as_str)))
+    }
+
+    fn was_over(&self, error: &DriverError) -> bool {
+        match error.code() {
+            // The transaction has failed.
+            Some("25P02") => true,
+            Some("22P02") => error.to_string().contains(sql::OVER),
+            _ => false,
+        }
+    }
+}
+
+fn took(answer: &str) -> Result<Took, StoreError> {
+    let (word, rest) = answer.split_once(' ').unwrap_or((answer, ""));
+    let nothing = match word {
+        sql::TAKEN => {
+            let mut rest = rest.splitn(3, ' ');
+            let mut next = || rest.next().ok_or_else(|| unreadable(answer));
+            return Ok(Took::Taken {
+                fence_token: next()?.parse().map_err(|_| unreadable(answer))?,
+                transaction: next()?.to_owned(),
+                identity: next()?.to_owned(),
+            });
+        }
+        sql::TAKEN_BELOW_SAVEPOINT => return Err(below_savepoint("take it")),
+        sql::LOCKED => return Ok(Took::MustEnd),
+        sql::ABSENT => NotTaken::Absent,
+        sql::HELD => NotTaken::Held,
+        sql::SKIPPED => NotTaken::Skipped,
+        sql::AHEAD => NotTaken::Ahead(time_left(rest)?),
+        _ => return Err(unreadable(answer)),
+    };
+    Ok(Took::Nothing(nothing))
+}
+
+/// Rolled back to the savepoint, the transaction would go on without the lock.
+fn below_savepoint(does: &str) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Unsupported,
+        format!("a lock cannot end with a savepoint: {does} in the transaction itself, before `SAVEPOINT`"),
+    )
 }
 
 /// The answers of a statement; `None` for a lease that it does not find.

@@ -16,6 +16,7 @@ use uuid::Uuid;
 use super::error;
 use crate::store::StoreError;
 use crate::store::connect_options::OptionsSource;
+use crate::store::fence::Identity;
 use crate::store::servers::{Alive, History};
 
 /// The isolation level that the statements need. Under a stricter one they fail and are tried again.
@@ -95,6 +96,7 @@ pub(super) struct Session {
 #[derive(Debug, Default)]
 struct Shared {
     pooled: Arc<AtomicBool>,
+    identity: Identity,
     /// Sessions that were given up while a statement was running.
     abandoned: Mutex<Vec<Process>>,
 }
@@ -211,8 +213,19 @@ impl Opener {
         Arc::clone(&self.shared.pooled)
     }
 
+    /// The table's identity, as the sessions last read it. A new session may be on another server.
+    pub(super) fn identity(&self) -> Identity {
+        self.shared.identity.clone()
+    }
+
     /// Opens a session with our settings, or without them where a pooler refuses or ignores them.
     pub(super) async fn open(&self, server: usize) -> Result<Session, StoreError> {
+        let opened = self.open_any(server).await;
+        self.shared.identity.set(None);
+        opened
+    }
+
+    async fn open_any(&self, server: usize) -> Result<Session, StoreError> {
         let options = options(&self.servers[server]).await?;
         if !self.shared.pooled.load(Ordering::Relaxed) {
             match self.open_ours(server, options.clone()).await {

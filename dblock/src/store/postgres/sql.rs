@@ -32,12 +32,16 @@ mod many;
 mod one;
 mod record;
 mod rest;
+mod take;
 
 use std::sync::Arc;
 
 #[cfg(feature = "run_once")]
 pub(super) use record::complete_in;
 pub(super) use rest::{BELOW_SAVEPOINT, NOT_IN_SNAPSHOT, RELEASED_WHOLE, reads_release, release_in, verify};
+pub(super) use take::{
+    ABSENT, AHEAD, HELD, LOCKED, OVER, SKIPPED, TAKEN, TAKEN_BELOW_SAVEPOINT, commit, take,
+};
 
 use crate::store::table::TableName;
 
@@ -195,6 +199,7 @@ pub(super) struct Sql {
     pub(super) acquire_recorded: Statements,
     pub(super) release_recorded: Statements,
     pub(super) rows: Arc<str>,
+    pub(super) make_free_rows: Arc<str>,
     pub(super) inspect: Arc<str>,
     pub(super) inspect_urgent: Arc<str>,
     pub(super) revoke: Arc<str>,
@@ -249,6 +254,7 @@ impl Sql {
                 quiet: Some(plain(Notify::Nobody)),
             },
             rows: rest::rows(&table).into(),
+            make_free_rows: take::make_free_rows(&table).into(),
             inspect: rest::inspect(&table).into(),
             inspect_urgent: rest::inspect_urgent(&table).into(),
             revoke: rest::revoke(&table).into(),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{error, sql};
 use crate::store::fence::{
-    Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, time_left,
+    Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, TransactionId, time_left,
 };
 use crate::store::{StoreError, StoreFuture};
 
@@ -40,12 +40,13 @@ impl Dialect for Sqlite {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<bool>, StoreError>> {
+    ) -> StoreFuture<'a, Result<Vec<Option<TransactionId>>, StoreError>> {
         Box::pin(async move {
             let mut released = Vec::with_capacity(checks.len());
             for check in checks {
                 let sql = sql::release_in(&check.source.table);
-                released.push(check.source.writes(connection, &sql, check.values()).await?);
+                let written = check.source.writes(connection, &sql, check.values()).await?;
+                released.push(written.then(TransactionId::new));
             }
             Ok(released)
         })

@@ -11,6 +11,7 @@ use crate::error::LostReason;
 use crate::key::Key;
 use crate::machine::call::Call;
 use crate::machine::env::Time;
+use crate::machine::key::Left;
 use crate::machine::ownership::Ownership;
 use crate::options;
 
@@ -34,7 +35,16 @@ pub(crate) struct Grant {
 pub(super) enum Term {
     Times(Times),
     /// A transaction of the owner's: no ttl runs, and no request reaches the row.
-    Transaction,
+    Transaction(Kept),
+}
+
+/// What a transaction keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kept {
+    /// A lease, whose end it has written.
+    Lease,
+    /// The key itself, which it has taken.
+    Key,
 }
 
 /// The ends of a lease that a ttl ends.
@@ -77,14 +87,14 @@ impl<C> Held<C> {
             return Err(ended_reason(ownership));
         }
         self.pin(ownership)?;
-        self.term = Term::Transaction;
+        self.term = Term::Transaction(Kept::Lease);
         self.current.move_deadline(Time::MAX, now);
         Ok(())
     }
 
     /// A transaction ends it.
     pub(super) fn is_in_transaction(&self) -> bool {
-        matches!(self.term, Term::Transaction)
+        matches!(self.term, Term::Transaction(_))
     }
 
     /// An owner holds it, and the lease ends with a transaction of that owner's.
@@ -133,10 +143,15 @@ impl<C> Held<C> {
         }
     }
 
-    /// The lease that a transaction keeps although its owner has left. The transaction may have ended
-    /// unnoticed.
-    pub(crate) fn left_in_transaction(&self) -> Option<(Uuid, i64)> {
-        (self.is_in_transaction() && self.needs_release())
-            .then_some((self.lease_id, self.current.fence_token))
+    /// What a transaction keeps although its owner has left. The transaction may have ended unnoticed.
+    pub(crate) fn left_in_transaction(&self) -> Option<Left> {
+        let Term::Transaction(kept) = self.term else {
+            return None;
+        };
+        self.needs_release().then_some(Left {
+            lease_id: self.lease_id,
+            fence_token: self.current.fence_token,
+            taken: kept == Kept::Key,
+        })
     }
 }

@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use super::take::identity;
 use super::{NO_SUCCESSOR, NOW, Notify, tell_freed};
 use crate::store::sql_row::COLUMNS;
 
-/// Parameters: the keys.
+/// Parameters: the keys. The last column is the table's [`identity`].
 pub(super) fn rows(table: &str) -> String {
-    format!("SELECT {COLUMNS}, {NOW} FROM {table} t WHERE t.lock_key = ANY($1)")
+    let identity = identity("t.tableoid");
+    format!("SELECT {COLUMNS}, {NOW}, {identity} FROM {table} t WHERE t.lock_key = ANY($1)")
 }
 
 /// Parameters: the key to begin at, prefix, key to start after or NULL, held only, limit.
@@ -90,8 +92,8 @@ SELECT rows, last, (SELECT count(*) FROM gone) FROM seen"
 /// The answer of [`verify`] and [`release_in`] if the transaction's snapshot has no row of the key: a newer row
 /// would not be seen. A row that has changed since the snapshot is a serialization error.
 pub(in super::super) const NOT_IN_SNAPSHOT: &str = "not in the snapshot";
-/// The answer of [`release_in`] when the row is free in this transaction.
-pub(in super::super) const RELEASED_WHOLE: &str = "released";
+/// The answer of [`release_in`] when the row is free in this transaction. Its id follows.
+pub(in super::super) const RELEASED_WHOLE: &str = "released ";
 /// The answer of [`release_in`] when the row is free below a savepoint only.
 pub(in super::super) const BELOW_SAVEPOINT: &str = "below a savepoint";
 
@@ -140,7 +142,7 @@ FROM (VALUES {asked}) AS asked(at, lock_key, lease_id, fence_token)
 WHERE t.lock_key {eq} asked.lock_key AND t.lease_id {eq} asked.lease_id AND t.fence_token {eq} asked.fence_token
     AND t.reentrant_count {gt} 0 AND t.expire_at {gt} {NOW}
 RETURNING pg_catalog.concat(asked.at, CASE WHEN t.xmin {eq} pg_catalog.pg_current_xact_id()::pg_catalog.xid
-    THEN ' {RELEASED_WHOLE}' ELSE ' {BELOW_SAVEPOINT}' END), {tell}, {limited}"
+    THEN pg_catalog.concat(' {RELEASED_WHOLE}', pg_catalog.pg_current_xact_id()) ELSE ' {BELOW_SAVEPOINT}' END), {tell}, {limited}"
     )
 }
 
@@ -177,7 +179,7 @@ pub(super) fn operator(name: &str) -> String {
 }
 
 /// Lets the transaction idle for `limit` at most, unless its limit is lower already. Returns text.
-fn limit_idling(limit: Option<Duration>) -> String {
+pub(super) fn limit_idling(limit: Option<Duration>) -> String {
     let Some(limit) = limit else {
         return "''".to_owned();
     };

@@ -1,0 +1,99 @@
+//! The statement that takes a key in a transaction of the user's.
+
+use std::time::Duration;
+
+use super::rest::{limit_idling, operator};
+use super::{NO_SUCCESSOR, NOW, WITHOUT_FLUSH};
+
+/// The first word of the answer when the transaction has written the row. The token, the transaction's id, and the
+/// [`identity`] of the table follow.
+pub(in super::super) const TAKEN: &str = "taken";
+/// As [`TAKEN`], by a part of the transaction that a savepoint can take back.
+pub(in super::super) const TAKEN_BELOW_SAVEPOINT: &str = "savepoint";
+/// The transaction has locked the row, which is not what it looked like, and has not written it.
+pub(in super::super) const LOCKED: &str = "locked";
+/// Another owner holds the key.
+pub(in super::super) const HELD: &str = "held";
+/// The row's ceiling is not in the past. By how many µs it is ahead follows.
+pub(in super::super) const AHEAD: &str = "ahead";
+/// Another transaction or statement has locked the row.
+pub(in super::super) const SKIPPED: &str = "skipped";
+/// There is no row.
+pub(in super::super) const ABSENT: &str = "absent";
+
+/// Which table on which server: of each answer that a transaction gives, and of each that the store's own sessions
+/// give. The server's start tells it from a copy of it.
+pub(super) fn identity(table_oid: &str) -> String {
+    let times = operator("*");
+    format!(
+        "pg_catalog.concat({table_oid}, ' ', (pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time())
+        {times} 1000000::double precision)::bigint, ' ', pg_catalog.current_database())"
+    )
+}
+
+/// `$1` key, `$2` lease, `$3` owner, `$4` holder, as text. Returns one row.
+///
+/// A plain read shows whether the row can be taken. Only then is it locked, by its key alone: so a row that was
+/// skipped differs from one that is locked now and has changed since. That one is not written, and whoever asked
+/// must end the transaction, or the holder's own requests would be skipped.
+pub(in super::super) fn take(table: &str, idle_limit: Option<Duration>) -> String {
+    let [eq, lt, gt, minus] = ["=", "<", ">", "-"].map(operator);
+    let limited = limit_idling(idle_limit);
+    let identity = identity("t.tableoid");
+    format!(
+        "WITH seen AS MATERIALIZED (
+    SELECT reentrant_count, fence_ceiling {minus} {NOW} AS ahead FROM {table} WHERE lock_key {eq} $1::pg_catalog.text
+), locked AS MATERIALIZED (
+    SELECT t.ctid, t.reentrant_count, t.fence_ceiling FROM {table} t
+    WHERE t.lock_key {eq} $1::pg_catalog.text AND (SELECT reentrant_count {eq} 0 AND ahead {lt} 0 FROM seen)
+    FOR UPDATE SKIP LOCKED
+), timed AS MATERIALIZED (
+    SELECT *, {NOW} AS now FROM locked
+), written AS (
+    UPDATE {table} t SET lock_owner = $3::pg_catalog.text::pg_catalog.uuid, expire_at = l.now,
+        lease_id = $2::pg_catalog.text::pg_catalog.uuid, fence_token = l.now, fence_ceiling = l.now, acquired_at = l.now,
+        holder = $4::pg_catalog.text, revoked = false, {NO_SUCCESSOR}
+    FROM timed l WHERE t.ctid {eq} l.ctid AND l.reentrant_count {eq} 0 AND l.fence_ceiling {lt} l.now
+    RETURNING pg_catalog.concat(CASE WHEN t.xmin {eq} pg_catalog.pg_current_xact_id()::pg_catalog.xid
+        THEN '{TAKEN}' ELSE '{TAKEN_BELOW_SAVEPOINT}' END, ' ', t.fence_token, ' ', pg_catalog.pg_current_xact_id(), ' ',
+        {identity}, pg_catalog.left({limited}, 0)) AS answer
+)
+SELECT coalesce(
+    (SELECT answer FROM written),
+    (SELECT '{LOCKED}' FROM locked),
+    (SELECT CASE WHEN reentrant_count {gt} 0 THEN '{HELD}'
+        WHEN ahead {lt} 0 THEN '{SKIPPED}' ELSE pg_catalog.concat('{AHEAD} ', ahead) END FROM seen),
+    '{ABSENT}')"
+    )
+}
+
+/// Parameters: the keys. Makes a free row for each that has none, in key order, as [`super`] says. Its ceiling is
+/// the clock, so that no purge deletes it before it is taken.
+pub(super) fn make_free_rows(table: &str) -> String {
+    format!(
+        "INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, fence_ceiling,
+    acquired_at, holder)
+SELECT lock_key, '00000000-0000-0000-0000-000000000000'::uuid, 0, now, '00000000-0000-0000-0000-000000000000'::uuid, now, now, now, ''
+FROM (SELECT lock_key, {NOW} AS now FROM unnest($1::text[]) r(lock_key) WHERE {WITHOUT_FLUSH} ORDER BY lock_key) made
+ON CONFLICT (lock_key) DO NOTHING"
+    )
+}
+
+/// Commits, unless the transaction is no longer that of this id: then the message fails before its second
+/// statement. No new transaction would do: what is sent after it must not end up outside of all.
+pub(in super::super) fn commit(transaction: Option<&str>) -> String {
+    let eq = operator("=");
+    let check = transaction.map_or_else(
+        || "SELECT 1".to_owned(),
+        |id| {
+            format!(
+                "SELECT CASE WHEN pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.text {eq} '{id}'
+    THEN '1' ELSE '{OVER}' END::integer"
+            )
+        },
+    );
+    format!("{check}; COMMIT AND CHAIN")
+}
+
+/// What an error of [`commit`] says when the transaction was over before.
+pub(in super::super) const OVER: &str = "dblock: the transaction is over";
