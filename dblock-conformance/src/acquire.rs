@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use dblock::LockRow;
-use dblock::store::clock::Timestamp;
-use dblock::store::{Outcome, Store};
+use dblock_core::LockRow;
+use dblock_core::store::clock::Timestamp;
+use dblock_core::store::{Outcome, Store};
 
 use super::Fixture;
 use super::context::{

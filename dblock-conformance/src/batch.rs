@@ -2,9 +2,9 @@
 
 use std::collections::HashSet;
 
-use dblock::InspectFilter;
-use dblock::store::clock::Timestamp;
-use dblock::store::{Outcome, Released};
+use dblock_core::InspectFilter;
+use dblock_core::store::clock::Timestamp;
+use dblock_core::store::{Outcome, Released};
 
 use super::Fixture;
 use super::context::{Asker, Grant, LONG, SHORT, batch, existing, granted, row};

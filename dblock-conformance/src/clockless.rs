@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{NEXT_TTL, Outcome, Released, Store, WakeUp};
+use dblock_core::store::{NEXT_TTL, Outcome, Released, Store, WakeUp};
 
 use super::Fixture;
 use super::context::{

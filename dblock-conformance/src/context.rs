@@ -1,17 +1,16 @@
-//! What the checks share: callers that send requests, and the reading of rows.
+//! What the checks share: callers that send requests, and the reading of rows. Public for dblock's own checks.
 
 use std::future::Future;
 use std::time::Duration;
 
-use dblock::store::clock::Timestamp;
-use dblock::store::{
+use dblock_core::store::clock::Timestamp;
+use dblock_core::store::{
     Acquire, Action, Extend, HandedOver, Holder, Outcome, Request, Store, StoreError, StoreFuture,
 };
-use dblock::{InspectFilter, Key, LockRow};
+use dblock_core::{InspectFilter, Key, LockRow};
 use uuid::Uuid;
 
-/// No check waits longer than this for anything.
-pub const TIMEOUT: Duration = Duration::from_mins(1);
+use crate::TIMEOUT;
 
 /// A ttl that does not end during a check.
 pub(super) const LONG: Duration = Duration::from_mins(5);
@@ -24,7 +23,7 @@ pub(super) const SHORT: Duration = Duration::from_millis(60);
 pub(super) const BRIEF: Duration = Duration::from_millis(500);
 
 /// How often a check tries what may come too late.
-pub(super) const ROUNDS: usize = 20;
+pub const ROUNDS: usize = 20;
 
 /// How many tokens a successor asks to keep free.
 pub(super) const SPARE: u32 = 50;
@@ -32,13 +31,13 @@ pub(super) const SPARE: u32 = 50;
 /// By how much two readings of the clock within one check may differ.
 pub(super) const SLACK: Duration = Duration::from_mins(1);
 
-pub(super) fn key(key: &str) -> Key {
+pub fn key(key: &str) -> Key {
     Key::new(None, key).expect("the suite's keys are valid")
 }
 
 /// A caller that asks for a key.
 #[derive(Debug, Clone)]
-pub(super) struct Asker {
+pub struct Asker {
     pub(super) key: Key,
     pub(super) lease_id: Uuid,
     pub(super) owner: Uuid,
@@ -50,7 +49,7 @@ impl Asker {
         Self::with_holder(name, "host/1 conformance::check")
     }
 
-    pub(super) fn with_holder(name: &str, holder: &str) -> Self {
+    pub fn with_holder(name: &str, holder: &str) -> Self {
         Self {
             key: key(name),
             lease_id: Uuid::now_v7(),
@@ -152,12 +151,7 @@ pub(super) async fn granted(store: &dyn Store, request: Request) -> Grant {
 
 /// Takes a lock that nobody holds, for a ttl that may soon be over. If the lease ends before the store's last
 /// round trip, the store cannot tell whether it was granted: then a longer lease is tried.
-pub(super) async fn granted_briefly(
-    store: &dyn Store,
-    asker: &mut Asker,
-    ttl: Duration,
-    spare: u32,
-) -> Grant {
+pub async fn granted_briefly(store: &dyn Store, asker: &mut Asker, ttl: Duration, spare: u32) -> Grant {
     let mut longer = ttl;
     for _ in 0..ROUNDS {
         let request = asker.acquire_with_spare(longer, spare);
@@ -175,7 +169,8 @@ pub(super) async fn granted_briefly(
 }
 
 /// The content of [`Outcome::Granted`].
-pub(super) struct Grant {
+#[derive(Debug)]
+pub struct Grant {
     pub(super) fence_token: i64,
     pub(super) remaining: Duration,
     pub(super) taken_over: Option<Holder>,
@@ -241,7 +236,7 @@ pub(super) async fn row(store: &dyn Store, key: &Key) -> Option<LockRow> {
 }
 
 /// The row of a key that has had a lease: a free one where rows do not outlive their leases.
-pub(super) async fn existing(store: &dyn Store, key: &Key) -> LockRow {
+pub async fn existing(store: &dyn Store, key: &Key) -> LockRow {
     match row(store, key).await {
         Some(row) => row,
         None if !store.capabilities().former_leases => LockRow::new(key.clone(), Timestamp::from_micros(1)),
@@ -296,12 +291,7 @@ pub(super) async fn until_not_held(store: &dyn Store, key: &Key) {
 }
 
 /// Waits until the row of `key` is as `wished`.
-pub(super) async fn until(
-    store: &dyn Store,
-    key: &Key,
-    what: &str,
-    wished: impl Fn(&LockRow) -> bool,
-) -> LockRow {
+pub async fn until(store: &dyn Store, key: &Key, what: &str, wished: impl Fn(&LockRow) -> bool) -> LockRow {
     let mut last = None;
     let waiting = async {
         loop {

@@ -1,4 +1,4 @@
-//! Random requests on random rows: the store answers and writes what [`rules`](dblock::store::rules) do.
+//! Random requests on random rows: the store answers and writes what [`rules`](dblock_core::store::rules) do.
 //!
 //! Each step puts some rows into random states, sends a request for each, alone or in a batch, and reads all
 //! rows. The rules then carry out the same requests on the former rows. The only unknown is the clock at which
@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dblock::store::clock::Timestamp;
-use dblock::store::rules::carry_out;
-use dblock::store::{Action, Outcome, Request, Store, StoreError};
-use dblock::{InspectFilter, Key, LockRow};
+use dblock_core::store::clock::Timestamp;
+use dblock_core::store::rules::carry_out;
+use dblock_core::store::{Action, Outcome, Request, Store, StoreError};
+use dblock_core::{InspectFilter, Key, LockRow};
 
 use self::random::Random;
 use super::Fixture;

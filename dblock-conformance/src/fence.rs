@@ -1,9 +1,12 @@
 //! The suite for drivers: the transactions of the checks, and the checks of statements.
 
+mod locks;
+
 use std::future::Future;
 
-use dblock::fence::{Database, FenceConnection, FenceStatement};
+use dblock::fence::{Database, DriverError, FenceConnection, FenceStatement};
 
+pub use self::locks::*;
 use crate::Fixture;
 
 /// Transactions of a driver, on the database of a store.
@@ -221,11 +224,11 @@ async fn query(transaction: &mut dyn FenceConnection, sql: &str, values: &[&str]
     answer.unwrap_or_else(|error| panic!("{sql}: {error}"))
 }
 
-pub(crate) async fn execute(
+async fn execute(
     transaction: &mut dyn FenceConnection,
     sql: &str,
     values: &[&str],
-) -> Result<u64, dblock::fence::DriverError> {
+) -> Result<u64, DriverError> {
     let statement = statement(transaction, sql, values);
     transaction.execute(&statement).await
 }

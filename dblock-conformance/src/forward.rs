@@ -25,7 +25,7 @@ macro_rules! forward_to_inner {
         $crate::forward_to_inner!(@purge);
     };
     (@records) => {
-        fn records(&self) -> Option<&dyn $crate::dblock::store::Records> {
+        fn records(&self) -> Option<&dyn $crate::dblock_core::store::Records> {
             self.inner.records()
         }
     };
@@ -33,8 +33,8 @@ macro_rules! forward_to_inner {
 
         fn listen<'a>(
             &'a self,
-            tell: &'a (dyn Fn($crate::dblock::store::WakeUp) + Send + Sync),
-        ) -> $crate::dblock::store::StoreFuture<'a, $crate::dblock::store::StoreError> {
+            tell: &'a (dyn Fn($crate::dblock_core::store::WakeUp) + Send + Sync),
+        ) -> $crate::dblock_core::store::StoreFuture<'a, $crate::dblock_core::store::StoreError> {
             self.inner.listen(tell)
         }
     };
@@ -42,9 +42,9 @@ macro_rules! forward_to_inner {
         fn purge<'a>(
             &'a self,
             idle: ::std::time::Duration,
-            after: Option<&'a $crate::dblock::Key>,
+            after: Option<&'a $crate::dblock_core::Key>,
             limit: u32,
-        ) -> $crate::dblock::store::StoreFuture<'a, Result<$crate::dblock::store::Purged, $crate::dblock::store::StoreError>> {
+        ) -> $crate::dblock_core::store::StoreFuture<'a, Result<$crate::dblock_core::store::Purged, $crate::dblock_core::store::StoreError>> {
             self.inner.purge(idle, after, limit)
         }
     };
@@ -53,51 +53,51 @@ macro_rules! forward_to_inner {
             self.inner.location()
         }
 
-        fn check_schema(&self) -> $crate::dblock::store::StoreFuture<'_, Result<(), $crate::dblock::store::StoreError>> {
+        fn check_schema(&self) -> $crate::dblock_core::store::StoreFuture<'_, Result<(), $crate::dblock_core::store::StoreError>> {
             self.inner.check_schema()
         }
 
-        fn migrate(&self) -> $crate::dblock::store::StoreFuture<'_, Result<(), $crate::dblock::store::StoreError>> {
+        fn migrate(&self) -> $crate::dblock_core::store::StoreFuture<'_, Result<(), $crate::dblock_core::store::StoreError>> {
             self.inner.migrate()
         }
 
         fn inspect<'a>(
             &'a self,
-            filter: &'a $crate::dblock::InspectFilter,
-        ) -> $crate::dblock::store::StoreFuture<'a, Result<Vec<$crate::dblock::LockRow>, $crate::dblock::store::StoreError>> {
+            filter: &'a $crate::dblock_core::InspectFilter,
+        ) -> $crate::dblock_core::store::StoreFuture<'a, Result<Vec<$crate::dblock_core::LockRow>, $crate::dblock_core::store::StoreError>> {
             self.inner.inspect(filter)
         }
 
         fn rows<'a>(
             &'a self,
-            keys: &'a [$crate::dblock::Key],
-        ) -> $crate::dblock::store::StoreFuture<'a, Vec<Result<Option<$crate::dblock::LockRow>, $crate::dblock::store::StoreError>>> {
+            keys: &'a [$crate::dblock_core::Key],
+        ) -> $crate::dblock_core::store::StoreFuture<'a, Vec<Result<Option<$crate::dblock_core::LockRow>, $crate::dblock_core::store::StoreError>>> {
             self.inner.rows(keys)
         }
 
         fn revoke<'a>(
             &'a self,
-            key: &'a $crate::dblock::Key,
-        ) -> $crate::dblock::store::StoreFuture<'a, Result<bool, $crate::dblock::store::StoreError>> {
+            key: &'a $crate::dblock_core::Key,
+        ) -> $crate::dblock_core::store::StoreFuture<'a, Result<bool, $crate::dblock_core::store::StoreError>> {
             self.inner.revoke(key)
         }
 
         fn force_release<'a>(
             &'a self,
-            key: &'a $crate::dblock::Key,
-        ) -> $crate::dblock::store::StoreFuture<'a, Result<bool, $crate::dblock::store::StoreError>> {
+            key: &'a $crate::dblock_core::Key,
+        ) -> $crate::dblock_core::store::StoreFuture<'a, Result<bool, $crate::dblock_core::store::StoreError>> {
             self.inner.force_release(key)
         }
 
-        fn diagnose(&self) -> $crate::dblock::store::StoreFuture<'_, Result<Vec<$crate::dblock::Finding>, $crate::dblock::store::StoreError>> {
+        fn diagnose(&self) -> $crate::dblock_core::store::StoreFuture<'_, Result<Vec<$crate::dblock_core::Finding>, $crate::dblock_core::store::StoreError>> {
             self.inner.diagnose()
         }
 
-        fn close(&self) -> $crate::dblock::store::StoreFuture<'_, ()> {
+        fn close(&self) -> $crate::dblock_core::store::StoreFuture<'_, ()> {
             self.inner.close()
         }
 
-        fn part_of(&self, key: &$crate::dblock::Key) -> usize {
+        fn part_of(&self, key: &$crate::dblock_core::Key) -> usize {
             self.inner.part_of(key)
         }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock::store::{HandedOver, Outcome, Released, Store};
+use dblock_core::store::{HandedOver, Outcome, Released, Store};
 use uuid::Uuid;
 
 use super::Fixture;

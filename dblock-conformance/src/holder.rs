@@ -1,6 +1,6 @@
 //! Extend and Release, by the holder and by others.
 
-use dblock::store::{Outcome, Released, Store};
+use dblock_core::store::{Outcome, Released, Store};
 
 use super::Fixture;
 use super::context::{

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, SystemTime};
 
-use dblock::store::Store;
-use dblock::store::clock::Timestamp;
-use dblock::{InspectFilter, LockRow};
+use dblock_core::store::Store;
+use dblock_core::store::clock::Timestamp;
+use dblock_core::{InspectFilter, LockRow};
 
 use super::Fixture;
 use super::context::{

@@ -1,12 +1,13 @@
 //! Keys and holders are stored unchanged: nothing in them is folded, cut, padded or read as SQL.
 
-use dblock::store::Outcome;
+use dblock_core::store::Outcome;
 
 use super::Fixture;
 use super::context::{Asker, Grant, LONG, batch, existing, one, row};
 
 /// Keys that some database, collation or driver takes for each other.
-pub(super) fn look_alikes() -> Vec<String> {
+#[doc(hidden)]
+pub fn look_alikes() -> Vec<String> {
     let mut keys: Vec<String> = [
         "a",
         "A",

@@ -1,12 +1,13 @@
-//! Tests whether a store keeps the contract of [`Store::apply`], for the stores of [`dblock`] and for any other.
+//! Tests whether a store keeps the contract of [`Store::apply`], for the stores of dblock and for any other.
 //! **No semver promises**: a new version may have stricter checks. Use the version of your `dblock`.
 //!
 //! A store's author implements [`Fixture`] and writes one line, which makes one `#[tokio::test]` per check:
 //!
 //! ```
 //! use std::sync::Arc;
+//! use dblock::store::MemoryStore;
 //! use dblock_conformance::Fixture;
-//! use dblock::store::{MemoryStore, Store};
+//! use dblock_core::store::Store;
 //!
 //! struct Memory(MemoryStore);
 //!
@@ -24,36 +25,33 @@
 //! ```
 //!
 //! The tests need tokio with the features `macros` and `rt-multi-thread`. A check fails by panicking. Each
-//! has rows of its own, in a fresh fixture, and waits for nothing longer than [`TIMEOUT`]. The list of
-//! [`store_conformance!`] is in two halves:
+//! has rows of its own, in a fresh fixture, and waits for nothing longer than [`TIMEOUT`].
 //!
-//! - **Directly on the store**, request by request: each line of the table of [`Store::apply`], what an
-//!   operator may do, tokens, local hand-overs, successors and the release that passes a row on, random
-//!   requests beside [`rules`](dblock::store::rules), purge, wake-ups, batches, races between handles, keys
-//!   and holders of any text, the clock, and migration.
-//! - **Through a [`LockManager`](dblock::LockManager)**, as programs use it: exclusion, takeover, waiting and
-//!   wake-up, tokens, keys, re-entry, release on every way out and at every await that is dropped, loss, lost
-//!   replies, operators, missing tables. The shortest lease is a second, so some of these take a few.
+//! The checks ask the store itself, request by request: each line of the table of [`Store::apply`], what an
+//! operator may do, tokens, local hand-overs, successors and the release that passes a row on, random
+//! requests beside [`rules`](dblock_core::store::rules), records, purge, wake-ups, batches, races between
+//! handles, keys and holders of any text, the clock, missing tables and migration. What a `LockManager` makes of
+//! the answers is no part of the contract, and is tested in dblock itself.
 //!
 //! Checks of what the store does not support run as well: the call must be refused as
-//! [`Unsupported`](dblock::store::StoreErrorKind::Unsupported), or answered as
-//! [`Capabilities`](dblock::store::Capabilities) says, and change nothing else.
+//! [`Unsupported`](dblock_core::store::StoreErrorKind::Unsupported), or answered as
+//! [`Capabilities`](dblock_core::store::Capabilities) says, and change nothing else.
 //!
 //! # For a driver
-//! [`fence_conformance!`], with the feature `fence`, is the suite for implementations of
-//! [`FenceConnection`](dblock::fence::FenceConnection): fence checks and releases in transactions of a
-//! driver.
+//! `fence_conformance!`, with the feature `fence`, is the suite for implementations of `FenceConnection`:
+//! fence checks and releases in transactions of a driver. It needs the crate `dblock`, which has that trait.
 //!
 //! # For a store
-//! `examples/custom_store` is a small store that passes, with a text on how to write one. Run the suite under
-//! load too: its bounds for times are wide.
+//! `examples/custom_store` is a small store that passes, with a text on how to write one. Its test also has a
+//! manager over it, to copy. Run the suite under load too: its bounds for times are wide.
 
 #![allow(clippy::missing_panics_doc, reason = "a check fails by panicking")]
 
 mod acquire;
 mod batch;
 mod clockless;
-mod context;
+#[doc(hidden)]
+pub mod context;
 mod differential;
 #[cfg(feature = "fence")]
 mod fence;
@@ -65,26 +63,25 @@ mod keys;
 mod listen;
 mod operator;
 mod pass_on;
-pub mod poll;
 mod purge;
 mod race;
 mod record;
 mod record_with_lock;
+mod schema;
 mod successor;
-mod through_manager;
 mod token;
 mod wanted;
 
 use std::future::Future;
 use std::sync::Arc;
+use std::time::Duration;
 
-use dblock::LockRow;
-use dblock::store::Store;
+use dblock_core::LockRow;
+use dblock_core::store::Store;
 
 pub use self::acquire::*;
 pub use self::batch::*;
 pub use self::clockless::*;
-pub use self::context::TIMEOUT;
 pub use self::differential::*;
 #[cfg(feature = "fence")]
 pub use self::fence::*;
@@ -99,14 +96,17 @@ pub use self::purge::*;
 pub use self::race::*;
 pub use self::record::*;
 pub use self::record_with_lock::*;
+pub use self::schema::*;
 pub use self::successor::*;
-pub use self::through_manager::*;
 pub use self::token::*;
 pub use self::wanted::*;
 
-/// For this crate's macros: `dblock` may not be in scope where they are used.
+/// For this crate's macros: `dblock-core` may not be in scope where they are used.
 #[doc(hidden)]
-pub use dblock;
+pub use dblock_core;
+
+/// No check waits longer than this for anything.
+pub const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A fresh set of rows: a table, file or prefix that no other fixture uses.
 pub trait Fixture: Sync {
@@ -258,92 +258,8 @@ macro_rules! store_conformance {
             inspect_shows_the_urgent_first_and_in_pages,
             clock_is_near_ours_and_moves,
             migrating_again_keeps_the_rows,
-            capabilities_are_constant,
-
-            tasks_of_two_managers_never_overlap,
-            callers_of_one_process_get_in_first_come_first_served,
-            other_keys_do_not_wait,
-            a_lease_left_behind_is_taken_over_when_its_ttl_is_over,
-            renewal_keeps_a_body_inside_for_three_ttls,
-
-            who_waits_holds_nothing,
-            try_acquire_gives_none_when_busy,
-            busy_says_who_and_how_long,
-            timeout_says_who_and_how_long,
-            a_wait_counts_the_whole_queue,
-            a_waiter_gets_in_soon_after_the_release,
-
-            tokens_grow_over_managers_and_force,
-            a_guard_reports_its_own_token_while_another_has_a_newer,
-            tokens_grow_over_a_takeover,
-
-            the_longest_key_works,
-            keys_that_look_alike_are_locks_of_their_own,
-
-            each_hold_counts_in_the_row,
-            owner_and_token_stay_the_same_inside,
-            deep_nesting_counts_up_and_down,
-            two_nested_calls_at_once_count_twice,
-            siblings_without_an_enclosing_hold_exclude_each_other,
-            a_spawned_task_is_a_new_owner,
-            another_manager_does_not_reenter,
-            a_guard_taken_inside_outlives_the_body,
-            a_nested_call_that_is_dropped_counts_back,
-            a_nested_panic_counts_back,
-            nested_calls_with_other_keys_share_the_owner,
-            waiting_forever_inside_of_another_lock_is_refused,
-            a_lease_that_was_freed_by_force_is_not_reentered,
-            an_expired_lease_is_not_reentered_even_if_nobody_took_it,
-            reentry_extends_the_lease,
-
-            a_body_that_returns_has_released,
-            a_body_that_fails_has_released,
-            a_panic_goes_on_after_the_release,
-            with_leaves_nothing_behind_wherever_it_is_dropped,
-            acquire_leaves_nothing_behind_wherever_it_is_dropped,
-            an_acquire_cut_off_at_any_time_leaves_nothing_behind,
-            a_waiting_acquire_that_is_dropped_leaves_nothing_behind,
-            a_body_that_loses_a_select_is_released,
-            a_body_that_times_out_is_released,
-            an_aborted_task_is_released,
-            a_released_guard_has_released,
-            a_release_that_the_engine_sees_before_it_is_told_is_confirmed,
-            a_dropped_guard_is_released,
-            the_lock_outlives_its_manager_but_not_its_guard,
-            hold_min_keeps_the_row_busy_but_not_the_caller,
-
-            a_lease_freed_by_force_stops_its_body,
-            a_body_that_only_wants_a_signal_goes_on,
-            an_unrenewed_body_is_dropped_before_the_lease_ends,
-            an_extended_guard_outlives_its_ttl,
-            a_lease_that_is_over_is_not_extended,
-            max_hold_ends_a_lease_that_is_renewed,
-            a_body_that_finished_in_time_keeps_its_result,
-            a_late_release_changes_nothing_and_says_lost,
-            a_former_holder_renews_nothing,
-            an_expired_guard_releases_nothing,
-            the_loss_of_an_inner_lock_leaves_the_outer_one,
-            the_loss_of_the_outer_lock_drops_the_nested_bodies,
-
-            a_manager_that_ends_leaves_the_store_to_others,
-
-            lost_replies_count_nothing_twice,
-            lost_replies_free_nobody_elses_lock,
-            lost_replies_lose_no_lease,
-
-            inspect_filters_by_prefix_and_count,
-            a_look_at_one_key_sees_that_key_alone,
-            a_revoked_lock_is_free_when_its_holder_leaves,
-            a_revoked_lease_is_told_and_not_renewed,
-            a_key_freed_by_force_can_be_taken_at_once,
-            orders_about_a_free_key_find_nothing,
-            health_says_when_the_store_last_answered,
-
             missing_tables_name_the_remedy,
-            fence_check_elsewhere_is_unsupported,
-            runs_once_or_says_that_it_cannot,
-            runtime_is_the_callers_or_its_own,
-            a_ttl_below_the_shortest_is_refused,
+            capabilities_are_constant,
         );
     };
     (@tests $fixture:expr => $($check:ident,)*) => {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{Outcome, Released, Store, StoreError, StoreErrorKind, WakeUp};
+use dblock_core::store::{Outcome, Released, Store, StoreError, StoreErrorKind, WakeUp};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 

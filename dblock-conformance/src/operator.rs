@@ -1,6 +1,6 @@
 //! Revoke and force-release: what an operator may do.
 
-use dblock::store::{Outcome, Released};
+use dblock_core::store::{Outcome, Released};
 
 use super::Fixture;
 use super::context::{

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::LockRow;
-use dblock::store::{NEXT_TTL, Outcome, Released, Store};
+use dblock_core::LockRow;
+use dblock_core::store::{NEXT_TTL, Outcome, Released, Store};
 
 use super::Fixture;
 use super::context::{

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use dblock::store::{Outcome, Purged, Store};
-use dblock::{InspectFilter, Key};
+use dblock_core::store::{Outcome, Purged, Store};
+use dblock_core::{InspectFilter, Key};
 
 use super::Fixture;
 use super::context::{

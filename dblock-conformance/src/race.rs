@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dblock::store::{Outcome, Released, Store};
+use dblock_core::store::{Outcome, Released, Store};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 

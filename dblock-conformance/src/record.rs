@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::store::clock::Timestamp;
-use dblock::store::rules::{RecordEffect, change_record};
-use dblock::store::{
+use dblock_core::Key;
+use dblock_core::store::clock::Timestamp;
+use dblock_core::store::rules::{RecordEffect, change_record};
+use dblock_core::store::{
     Outcome, Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite,
     Records, StoreErrorKind, WriteLease,
 };

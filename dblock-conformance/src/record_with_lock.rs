@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use dblock::Key;
-use dblock::LockRow;
-use dblock::store::clock::Timestamp;
-use dblock::store::rules::{CarriedOut, RecordEffect, carry_out, change_record};
-use dblock::store::{
+use dblock_core::Key;
+use dblock_core::LockRow;
+use dblock_core::store::clock::Timestamp;
+use dblock_core::store::rules::{CarriedOut, RecordEffect, carry_out, change_record};
+use dblock_core::store::{
     Action, Outcome, Record, RecordChange, RecordEntry, RecordState, RecordVersion, Records, Released,
     Request, Store,
 };

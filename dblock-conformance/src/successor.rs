@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use dblock::LockRow;
-use dblock::store::{HandedOver, Holder, NEXT_TTL, Outcome, QUEUE_AHEAD, Released, Store, Successor};
+use dblock_core::LockRow;
+use dblock_core::store::{HandedOver, Holder, NEXT_TTL, Outcome, QUEUE_AHEAD, Released, Store, Successor};
 
 use super::Fixture;
 use super::context::{

@@ -1,7 +1,7 @@
 //! `wanted_until`: tells the holder that a caller waits.
 
-use dblock::store::clock::Timestamp;
-use dblock::store::{Outcome, Released};
+use dblock_core::store::clock::Timestamp;
+use dblock_core::store::{Outcome, Released};
 
 use super::Fixture;
 use super::context::{

@@ -16,13 +16,18 @@ pub mod counting;
 pub mod faulty_store;
 pub mod line;
 pub mod own_server;
+pub mod poll;
 pub mod proxy;
 pub mod run;
 pub mod telling_store;
 pub mod three_shards;
+pub mod through_manager;
 pub mod transaction;
 
 pub use backend::{Backend, Kind, Row};
+/// For `conformance!`.
+#[doc(hidden)]
+pub use dblock_conformance;
 
 /// The PostgreSQL server for tests: `DBLOCK_TEST_POSTGRES_URL`.
 ///

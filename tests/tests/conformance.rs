@@ -1,6 +1,10 @@
-//! Every store keeps the contract: the whole suite, on each.
+//! Every store keeps the contract, and works through a manager: both suites, on each.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[allow(unreachable_pub, reason = "it is a module of the examples")]
+#[path = "../../examples/custom_store/mod.rs"]
+mod example;
 
 use std::sync::Arc;
 
@@ -12,9 +16,7 @@ use dblock_sharded::ShardedStore;
 macro_rules! conformance_of {
     ($store:ident, $kind:ident) => {
         mod $store {
-            dblock_conformance::store_conformance!(
-                dblock_tests::Backend::new(dblock_tests::Kind::$kind).await
-            );
+            dblock_tests::conformance!(dblock_tests::Backend::new(dblock_tests::Kind::$kind).await);
         }
     };
 }
@@ -46,7 +48,7 @@ mod telling {
         }
     }
 
-    dblock_conformance::store_conformance!(Some(Telling(TellingStore::new())));
+    dblock_tests::conformance!(Some(Telling(TellingStore::new())));
 }
 
 /// The `PostgreSQL` store in sessions that it shares with others.
@@ -94,7 +96,7 @@ mod postgres_through_pgbouncer {
             .map(|bouncer| Pooled { bouncer, table })
     }
 
-    dblock_conformance::store_conformance!(pooled().await);
+    dblock_tests::conformance!(pooled().await);
 }
 
 /// Two shards that tell of releases.
@@ -113,12 +115,12 @@ mod sharded_telling {
         }
     }
 
-    dblock_conformance::store_conformance!(Some(Telling(Default::default())));
+    dblock_tests::conformance!(Some(Telling(Default::default())));
 }
 
 /// Two shards in databases.
 mod sharded_sqlite {
-    dblock_conformance::store_conformance!(super::Shards::new(dblock_tests::Kind::Sqlite, false).await);
+    dblock_tests::conformance!(super::Shards::new(dblock_tests::Kind::Sqlite, false).await);
 }
 
 /// The part of the suite that needs wake-ups of databases.
@@ -128,26 +130,29 @@ mod sharded_postgres {
         releases_of_wanted_keys_are_told,
         passed_on_rows_are_told,
         listening_can_be_dropped,
-        a_waiter_gets_in_soon_after_the_release,
-        tasks_of_two_managers_never_overlap,
         batch_of_a_hundred_keys,
         crossing_batches_exclude_each_other,
+    );
+    dblock_tests::manager_conformance!(
+        @tests super::Shards::new(dblock_tests::Kind::Postgres, false).await =>
+        a_waiter_gets_in_soon_after_the_release,
+        tasks_of_two_managers_never_overlap,
         runs_once_or_says_that_it_cannot,
     );
 }
 
 /// All keys move from one shard to another.
 mod moving_memory {
-    dblock_conformance::store_conformance!(super::Shards::new(dblock_tests::Kind::Memory, true).await);
+    dblock_tests::conformance!(super::Shards::new(dblock_tests::Kind::Memory, true).await);
 }
 
 mod moving_sqlite {
-    dblock_conformance::store_conformance!(super::Shards::new(dblock_tests::Kind::Sqlite, true).await);
+    dblock_tests::conformance!(super::Shards::new(dblock_tests::Kind::Sqlite, true).await);
 }
 
 /// Here each request to a row takes its time, so what happens between the two rows is met.
 mod moving_postgres {
-    dblock_conformance::store_conformance!(super::Shards::new(dblock_tests::Kind::Postgres, true).await);
+    dblock_tests::conformance!(super::Shards::new(dblock_tests::Kind::Postgres, true).await);
 }
 
 fn sharded([a, b]: [Arc<dyn Store>; 2]) -> Arc<dyn Store> {
@@ -191,13 +196,39 @@ impl Fixture for Shards {
     }
 }
 
-/// A check that is not in the list of `store_conformance!` would never run.
+/// The store of `examples/custom_store`. That it keeps the contract is tested there.
+mod custom_store {
+    use std::sync::Arc;
+
+    use dblock::store::Store;
+    use dblock_conformance::Fixture;
+    use tempfile::TempDir;
+
+    use super::example::FileStore;
+
+    struct InAFolder(TempDir);
+
+    impl Fixture for InAFolder {
+        async fn store(&self) -> Arc<dyn Store> {
+            Arc::new(FileStore::new(self.0.path().join("locks.json")))
+        }
+    }
+
+    dblock_tests::manager_conformance!(Some(InAFolder(tempfile::tempdir().unwrap())));
+}
+
+/// A check that is not in the list of its macro would never run.
 #[test]
-fn the_list_has_every_check() {
-    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../dblock-conformance/src");
-    let list = std::fs::read_to_string(format!("{folder}/lib.rs")).expect("the list");
+fn the_lists_have_every_check() {
+    let top = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let kit = format!("{top}/dblock-conformance/src");
+    let here = format!("{top}/tests/support/through_manager");
     let mut checks = 0;
-    for folder in [folder.to_owned(), format!("{folder}/through_manager")] {
+    for (folder, list, argument) in [
+        (&kit, format!("{kit}/lib.rs"), "(fixture: &impl Fixture)"),
+        (&here, format!("{here}.rs"), "(fixture: &dyn AnyFixture)"),
+    ] {
+        let list = std::fs::read_to_string(list).expect("the list");
         for file in std::fs::read_dir(folder).expect("the folder of the checks") {
             let path = file.expect("a file").path();
             if path.is_dir() {
@@ -207,7 +238,7 @@ fn the_list_has_every_check() {
             let names = text
                 .split("\npub async fn ")
                 .skip(1)
-                .filter_map(|rest| rest.split_once("(fixture: &impl Fixture)"))
+                .filter_map(|rest| rest.split_once(argument))
                 .map(|(name, _)| name)
                 .filter(|name| !name.contains(char::is_whitespace));
             for name in names {
@@ -220,5 +251,5 @@ fn the_list_has_every_check() {
             }
         }
     }
-    assert!(checks > 90, "only {checks} checks were found");
+    assert!(checks > 150, "only {checks} checks were found");
 }

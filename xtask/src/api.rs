@@ -62,10 +62,6 @@ async fn document(way: Way, crates: &[&str]) -> anyhow::Result<()> {
     std::fs::write(&rustdoc, "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n")?;
     std::fs::set_permissions(&rustdoc, std::fs::Permissions::from_mode(0o755))?;
     let mut command = cargo(["doc", "-q", "--no-deps", "--lib", "--features", FEATURES]);
-    command.args([
-        "--features",
-        "dblock-conformance/run_once,dblock-conformance/sqlite",
-    ]);
     command.args(crates.iter().flat_map(|name| ["-p", name]));
     command.env(
         "RUSTDOCFLAGS",

@@ -11,8 +11,9 @@ const STORES: [(&str, &str); 3] = [
     ("sqlite", "sqlx-sqlite"),
 ];
 
-/// The stores that are crates of their own. They need the contract, and nothing of an application's.
-const CRATES: [&str; 4] = [
+/// The stores that are crates of their own, and their suite. They need the contract, and nothing of an application's.
+const CRATES: [&str; 5] = [
+    "dblock-conformance",
     "dblock-etcd",
     "dblock-redis",
     "dblock-sharded",
@@ -37,14 +38,14 @@ pub(crate) async fn check(way: Way) -> anyhow::Result<()> {
         way.run(cargo(["clippy"]).args(alone).args(["--", "-D", "warnings"]))
             .await?;
     }
-    for store in CRATES {
-        let tree = output(cargo(["tree", "-e", "normal", "--prefix", "none"]).args(["-p", store])).await?;
+    for name in CRATES {
+        let tree = output(cargo(["tree", "-e", "normal", "--prefix", "none"]).args(["-p", name])).await?;
         let needless = tree
             .lines()
             .find(|line| line.starts_with("dblock v") || line.starts_with("sqlx"));
         ensure!(
             needless.is_none(),
-            "{store} depends on {}",
+            "{name} depends on {}",
             needless.unwrap_or_default()
         );
     }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use dblock::store::clock::Timestamp;
-use dblock::store::{Acquire, Action, Extend, HandedOver, Request, Successor};
-use dblock::{Key, LockRow};
+use dblock_core::store::clock::Timestamp;
+use dblock_core::store::{Acquire, Action, Extend, HandedOver, Request, Successor};
+use dblock_core::{Key, LockRow};
 use fastrand::Rng;
 use uuid::Uuid;
 

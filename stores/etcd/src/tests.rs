@@ -27,4 +27,4 @@ impl Fixture for Place {
     }
 }
 
-dblock_conformance::store_conformance!(Place::new());
+dblock_tests::conformance!(Place::new());

@@ -76,11 +76,11 @@ impl Fixture for Place {
 mod one_server {
     use super::Place;
 
-    dblock_conformance::store_conformance!(Place::new(dblock_tests::redis_url()));
+    dblock_tests::conformance!(Place::new(dblock_tests::redis_url()));
 }
 
 mod cluster {
     use super::Place;
 
-    dblock_conformance::store_conformance!(Place::new(dblock_tests::redis_cluster_url()));
+    dblock_tests::conformance!(Place::new(dblock_tests::redis_cluster_url()));
 }

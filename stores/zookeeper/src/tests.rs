@@ -56,7 +56,7 @@ impl Fixture for Place {
     }
 }
 
-dblock_conformance::store_conformance!(Place::new());
+dblock_tests::conformance!(Place::new());
 
 /// A connection may break on a busy machine. A read is then repeated.
 pub(crate) async fn found(ensemble: &Ensemble, key: &Key) -> Found {

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use dblock::store::{Outcome, StoreErrorKind};
 use dblock::{LockError, LockManager, LockOptions};
-use dblock_conformance::poll::{DropWhen, drop_after};
 use dblock_tests::faulty_store::{ALL, Fault, FaultyStore, Kind};
+use dblock_tests::poll::{DropWhen, drop_after};
 use tokio::runtime::{Builder, Handle};
 use tokio::task::{JoinHandle, yield_now};
 use tokio::time::{Instant, sleep};

@@ -41,6 +41,7 @@ fn every_test_that_is_named_is_there() {
     let top = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let mut text = String::new();
     for folder in [
+        "tests/support",
         "tests/tests",
         "apps/axum/tests",
         "dblock-conformance/src",

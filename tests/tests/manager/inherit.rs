@@ -1,7 +1,7 @@
 //! Sharing a lock with another task, and entering a guard.
 
 use dblock::{LockError, LostReason, current, inherit};
-use dblock_conformance::poll::{DropWhen, drop_after};
+use dblock_tests::poll::{DropWhen, drop_after};
 use dblock_tests::{Backend, on_every_store};
 use tokio::sync::oneshot;
 

@@ -9,8 +9,8 @@ use dblock::{
     Key, LockError, LockManager, LockOptions, LostReason, OnCrash, OnLost, Once, RunOptions, current, inherit,
 };
 use dblock_conformance::Fixture;
-use dblock_conformance::poll::{DropWhen, drop_after};
 use dblock_tests::around::{Around, Between};
+use dblock_tests::poll::{DropWhen, drop_after};
 use dblock_tests::{Backend, on_every_store};
 use tokio::sync::Notify;
 

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use dblock::{InspectFilter, LockError, LostReason};
 
-use super::setup::{LONG, RENEWED, Setup, eventually, is_free, long};
-use crate::Fixture;
+use super::AnyFixture;
+use super::setup::{LONG, RENEWED, Setup, eventually, is_free};
 
 /// `inspect` through a manager: prefix, order and limit.
-pub async fn inspect_filters_by_prefix_and_count(fixture: &impl Fixture) {
+pub async fn inspect_filters_by_prefix_and_count(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     let mut guards = Vec::new();
     for key in ["a%1", "a%2", "a_1", "ab1", "b"] {
-        guards.push(locks.lock(key).options(&long()).acquire().await.unwrap());
+        guards.push(locks.lock(key).acquire().await.unwrap());
     }
     let keys = async |filter: InspectFilter| -> Vec<String> {
         let rows = locks.admin().list(filter).await.unwrap();
@@ -34,13 +34,13 @@ pub async fn inspect_filters_by_prefix_and_count(fixture: &impl Fixture) {
 }
 
 /// `get` and `is_locked` read one key, held or not, whichever other keys begin with it.
-pub async fn a_look_at_one_key_sees_that_key_alone(fixture: &impl Fixture) {
+pub async fn a_look_at_one_key_sees_that_key_alone(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
-    let longer = locks.lock("order:42").options(&long()).acquire().await.unwrap();
+    let longer = locks.lock("order:42").acquire().await.unwrap();
     assert_eq!(locks.admin().get("order:4").await.unwrap(), None);
     assert!(!locks.admin().is_locked("order:4").await.unwrap());
-    let guard = locks.lock("order:4").options(&long()).acquire().await.unwrap();
+    let guard = locks.lock("order:4").acquire().await.unwrap();
     for guard in [&longer, &guard] {
         let row = locks.admin().get(guard.key()).await.unwrap().unwrap();
         assert_eq!(
@@ -64,48 +64,29 @@ pub async fn a_look_at_one_key_sees_that_key_alone(fixture: &impl Fixture) {
 }
 
 /// A revoked lock stays held until its holder leaves; the next lease is not revoked.
-pub async fn a_revoked_lock_is_free_when_its_holder_leaves(fixture: &impl Fixture) {
+pub async fn a_revoked_lock_is_free_when_its_holder_leaves(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, operator) = (setup.manager().await, setup.manager().await);
-    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+    let guard = locks.lock("key").acquire().await.unwrap();
     assert!(operator.admin().revoke("key").await.unwrap());
     assert_eq!(
         setup.the_row("key").await.reentrant_count,
         1,
         "its holder is still inside"
     );
-    assert!(
-        operator
-            .lock("key")
-            .options(&long())
-            .acquire()
-            .await
-            .unwrap_err()
-            .is_busy()
-    );
+    assert!(operator.lock("key").acquire().await.unwrap_err().is_busy());
     guard.release().await.unwrap();
-    let next = operator.lock("key").options(&long()).acquire().await.unwrap();
+    let next = operator.lock("key").acquire().await.unwrap();
     // The order was for the former lease only.
-    operator
-        .lock("other")
-        .options(&long())
-        .run(async {})
-        .await
-        .unwrap();
+    operator.lock("other").run(async {}).await.unwrap();
     assert!(!next.is_lost());
 }
 
 /// The holder of a revoked lease is told before the end, and the lease is not renewed.
-pub async fn a_revoked_lease_is_told_and_not_renewed(fixture: &impl Fixture) {
+pub async fn a_revoked_lease_is_told_and_not_renewed(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, operator) = (setup.manager().await, setup.manager().await);
-    let guard = locks
-        .lock("key")
-        .options(&long())
-        .ttl(RENEWED)
-        .acquire()
-        .await
-        .unwrap();
+    let guard = locks.lock("key").ttl(RENEWED).acquire().await.unwrap();
     assert!(operator.admin().revoke("key").await.unwrap());
     let ends_at = setup.the_row("key").await.expire_at;
     guard.revoked().await;
@@ -125,20 +106,14 @@ pub async fn a_revoked_lease_is_told_and_not_renewed(fixture: &impl Fixture) {
         let row = setup.until("key", |row| !row.is_held()).await;
         assert_eq!(row.expire_at, ends_at, "it was not renewed");
     }
-    operator
-        .lock("key")
-        .options(&long())
-        .wait(LONG)
-        .run(async {})
-        .await
-        .unwrap();
+    operator.lock("key").wait(LONG).run(async {}).await.unwrap();
 }
 
 /// A key that was freed by force can be taken at once, with a larger token.
-pub async fn a_key_freed_by_force_can_be_taken_at_once(fixture: &impl Fixture) {
+pub async fn a_key_freed_by_force_can_be_taken_at_once(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, operator) = (setup.manager().await, setup.manager().await);
-    let former = locks.lock("key").options(&long()).acquire().await.unwrap();
+    let former = locks.lock("key").acquire().await.unwrap();
     let row = setup.the_row("key").await;
     assert!(operator.admin().force_release("key").await.unwrap());
     let freed = setup.the_row("key").await;
@@ -147,28 +122,28 @@ pub async fn a_key_freed_by_force_can_be_taken_at_once(fixture: &impl Fixture) {
         freed.lease_id, row.lease_id,
         "the former holder's requests find nothing"
     );
-    let next = operator.lock("key").options(&long()).acquire().await.unwrap();
+    let next = operator.lock("key").acquire().await.unwrap();
     assert!(next.fence_token() > former.fence_token());
 }
 
 /// `revoke` and `force_release` of a key that nobody holds find nothing.
-pub async fn orders_about_a_free_key_find_nothing(fixture: &impl Fixture) {
+pub async fn orders_about_a_free_key_find_nothing(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     for _ in 0..2 {
         assert!(!locks.admin().revoke("key").await.unwrap());
         assert!(!locks.admin().force_release("key").await.unwrap());
         // The second time there is a row, a free one.
-        locks.lock("key").options(&long()).run(async {}).await.unwrap();
+        locks.lock("key").run(async {}).await.unwrap();
     }
 }
 
 /// `health` says when the store last answered, and counts no pending release at rest.
-pub async fn health_says_when_the_store_last_answered(fixture: &impl Fixture) {
+pub async fn health_says_when_the_store_last_answered(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     assert_eq!(locks.health().last_success, None);
-    locks.lock("key").options(&long()).run(async {}).await.unwrap();
+    locks.lock("key").run(async {}).await.unwrap();
     eventually("the release is counted", || locks.health().pending_releases == 0).await;
     let health = locks.health();
     assert!(

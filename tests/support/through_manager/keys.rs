@@ -1,20 +1,20 @@
 //! Keys reach the store unchanged.
 
-use super::setup::{Setup, long};
-use crate::Fixture;
-use crate::keys::look_alikes;
+use dblock_conformance::look_alikes;
+
+use super::AnyFixture;
+use super::setup::Setup;
 
 /// Two keys of 255 bytes that differ in the last character are two locks.
-pub async fn the_longest_key_works(fixture: &impl Fixture) {
+pub async fn the_longest_key_works(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     let key = format!("{}é", "k".repeat(253));
     assert_eq!(key.len(), 255);
     let almost = format!("{}è", "k".repeat(253));
-    let _guard = locks.lock(&key).options(&long()).acquire().await.unwrap();
+    let _guard = locks.lock(&key).acquire().await.unwrap();
     locks
         .lock(&almost)
-        .options(&long())
         .acquire()
         .await
         .unwrap()
@@ -25,16 +25,16 @@ pub async fn the_longest_key_works(fixture: &impl Fixture) {
 }
 
 /// Keys that some database, collation or driver takes for each other are different locks, all held at once.
-pub async fn keys_that_look_alike_are_locks_of_their_own(fixture: &impl Fixture) {
+pub async fn keys_that_look_alike_are_locks_of_their_own(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, other) = (setup.manager().await, setup.manager().await);
     let mut guards = Vec::new();
     for key in look_alikes() {
-        let guard = locks.lock(&key).options(&long()).acquire().await;
+        let guard = locks.lock(&key).acquire().await;
         guards.push(guard.unwrap_or_else(|error| panic!("{key:?}: {error}")));
     }
     for guard in guards {
-        let refused = other.lock(guard.key()).options(&long()).acquire().await;
+        let refused = other.lock(guard.key()).acquire().await;
         assert!(
             refused.is_err_and(|error| error.is_busy()),
             "{:?} is held",
@@ -47,7 +47,6 @@ pub async fn keys_that_look_alike_are_locks_of_their_own(fixture: &impl Fixture)
         assert!(setup.is_free(&key).await);
         other
             .lock(&key)
-            .options(&long())
             .try_acquire()
             .await
             .unwrap()

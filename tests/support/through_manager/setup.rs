@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use dblock::store::Store;
 use dblock::{LockManager, LockOptions, LockRow};
+use dblock_conformance::TIMEOUT;
+use dblock_conformance::context::{self, Asker, key};
 use tokio::time::Instant;
 
-use crate::Fixture;
-use crate::context::{self, Asker, TIMEOUT, key};
+use super::AnyFixture;
 
-/// Too long to run out during a check.
-pub(super) const LONG: Duration = Duration::from_secs(30);
+/// Too long to run out during a check: the ttl where none is given.
+pub(super) const LONG: Duration = LockOptions::DEFAULT_TTL;
 
 /// The shortest ttl of most stores.
 pub(super) const SHORT: Duration = Duration::from_secs(1);
@@ -23,30 +24,15 @@ pub(super) const RENEWED: Duration = Duration::from_secs(9);
 /// How soon background work that waits for no ttl is done.
 const SOON: Duration = Duration::from_secs(10);
 
-/// A lease that does not run out during a check. No waiting.
-pub(super) fn long() -> LockOptions {
-    LockOptions::new().ttl(LONG)
-}
-
-/// A short lease. No waiting.
-pub(super) fn short() -> LockOptions {
-    LockOptions::new().ttl(SHORT * 2)
-}
-
-/// A lease and a wait that do not run out during a check.
-pub(super) fn patient() -> LockOptions {
-    long().wait(LONG)
-}
-
 /// The rows of one check.
-pub(super) struct Setup<'f, F> {
-    fixture: &'f F,
+pub(super) struct Setup<'f> {
+    fixture: &'f dyn AnyFixture,
     /// A handle that no manager has.
     look: Arc<dyn Store>,
 }
 
-impl<'f, F: Fixture> Setup<'f, F> {
-    pub(super) async fn new(fixture: &'f F) -> Self {
+impl<'f> Setup<'f> {
+    pub(super) async fn new(fixture: &'f dyn AnyFixture) -> Self {
         let look = fixture.store().await;
         Self { fixture, look }
     }
@@ -57,19 +43,12 @@ impl<'f, F: Fixture> Setup<'f, F> {
         manager.unwrap_or_else(|error| panic!("no manager over the store: {error}"))
     }
 
-    /// The handle that no manager has.
-    #[cfg(feature = "fence")]
-    pub(super) fn look(&self) -> &dyn Store {
-        &*self.look
-    }
-
     /// Whether the rows tell exact times.
     pub(super) fn has_clock(&self) -> bool {
         self.look.capabilities().clock
     }
 
     /// Whether the store can check a fence token in a transaction of the user's.
-    #[cfg(feature = "sqlite")]
     pub(super) fn verifies(&self) -> bool {
         self.look.capabilities().verify_in
     }

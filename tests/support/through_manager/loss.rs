@@ -8,8 +8,8 @@ use dblock::{LockError, LostReason, OnLost, current};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::setup::{LONG, RENEWED, SHORT, Setup, long, patient, short};
-use crate::Fixture;
+use super::AnyFixture;
+use super::setup::{LONG, RENEWED, SHORT, Setup};
 
 /// Shows when a body was dropped.
 #[derive(Debug, Clone, Default)]
@@ -41,13 +41,13 @@ fn reason(result: &LockError) -> LostReason {
 }
 
 /// A body whose lease was freed by force is dropped; the error is `Lost` with key, token and reason.
-pub async fn a_lease_freed_by_force_stops_its_body(fixture: &impl Fixture) {
+pub async fn a_lease_freed_by_force_stops_its_body(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, operator) = (setup.manager().await, setup.manager().await);
     let dropped = Dropped::default();
     let (inside, is_inside) = oneshot::channel();
     let body = dropped.clone().body();
-    let held = locks.lock("key").options(&long()).ttl(RENEWED).run(async {
+    let held = locks.lock("key").ttl(RENEWED).run(async {
         inside.send(current().unwrap().fence_token()).unwrap();
         body.await;
     });
@@ -75,29 +75,24 @@ pub async fn a_lease_freed_by_force_stops_its_body(fixture: &impl Fixture) {
 }
 
 /// With `on_lost = "signal"` the body is told and goes on.
-pub async fn a_body_that_only_wants_a_signal_goes_on(fixture: &impl Fixture) {
+pub async fn a_body_that_only_wants_a_signal_goes_on(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, operator) = (setup.manager().await, setup.manager().await);
-    let held = locks
-        .lock("key")
-        .options(&long())
-        .ttl(RENEWED)
-        .on_lost(OnLost::Signal)
-        .run(async {
-            let lock = current().unwrap();
-            operator.admin().force_release("key").await.unwrap();
-            let lost = lock.lost().await;
-            assert_eq!(reason(&lost), LostReason::Gone);
-            assert_eq!(lock.remaining(), Duration::ZERO);
-            // The body goes on.
-            tokio::time::sleep(SHORT).await;
-            "the end"
-        });
+    let held = locks.lock("key").ttl(RENEWED).on_lost(OnLost::Signal).run(async {
+        let lock = current().unwrap();
+        operator.admin().force_release("key").await.unwrap();
+        let lost = lock.lost().await;
+        assert_eq!(reason(&lost), LostReason::Gone);
+        assert_eq!(lock.remaining(), Duration::ZERO);
+        // The body goes on.
+        tokio::time::sleep(SHORT).await;
+        "the end"
+    });
     assert_eq!(held.await.unwrap(), "the end");
 }
 
 /// Without renewal the body is dropped before the store's lease ends, and the row is freed.
-pub async fn an_unrenewed_body_is_dropped_before_the_lease_ends(fixture: &impl Fixture) {
+pub async fn an_unrenewed_body_is_dropped_before_the_lease_ends(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     for _ in 0..5 {
         if dropped_in_time(&setup).await {
@@ -137,7 +132,7 @@ impl Stalls {
     }
 }
 
-async fn dropped_in_time(setup: &Setup<'_, impl Fixture>) -> bool {
+async fn dropped_in_time(setup: &Setup<'_>) -> bool {
     let ttl = SHORT * 2;
     let locks = setup.manager().await;
     let stalls = Stalls::watch();
@@ -145,23 +140,18 @@ async fn dropped_in_time(setup: &Setup<'_, impl Fixture>) -> bool {
     let ends_at = Mutex::new(None);
     let body = dropped.clone().body();
     let asked_at = Instant::now();
-    let held = locks
-        .lock("key")
-        .options(&patient())
-        .ttl(ttl)
-        .renew(false)
-        .run(async {
-            // The row was read before this clock, so the lease ends then at the latest. Where rows have no
-            // clock, it ends then at the earliest.
-            let row = setup.the_row("key").await;
-            let end = if setup.has_clock() {
-                (Instant::now(), row.expire_at.since(row.now))
-            } else {
-                (asked_at, ttl)
-            };
-            *ends_at.lock().unwrap() = Some(end);
-            body.await;
-        });
+    let held = locks.lock("key").wait(LONG).ttl(ttl).renew(false).run(async {
+        // The row was read before this clock, so the lease ends then at the latest. Where rows have no
+        // clock, it ends then at the earliest.
+        let row = setup.the_row("key").await;
+        let end = if setup.has_clock() {
+            (Instant::now(), row.expire_at.since(row.now))
+        } else {
+            (asked_at, ttl)
+        };
+        *ends_at.lock().unwrap() = Some(end);
+        body.await;
+    });
     let lost = held.await.unwrap_err();
     assert_eq!(reason(&lost), LostReason::Expired);
     let Some((read_at, rest)) = ends_at.into_inner().unwrap() else {
@@ -181,12 +171,12 @@ async fn dropped_in_time(setup: &Setup<'_, impl Fixture>) -> bool {
 }
 
 /// An extended guard and its row outlive their first ttl; a shorter ttl shortens nothing.
-pub async fn an_extended_guard_outlives_its_ttl(fixture: &impl Fixture) {
+pub async fn an_extended_guard_outlives_its_ttl(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     let guard = locks
         .lock("key")
-        .options(&patient())
+        .wait(LONG)
         .ttl(RENEWED)
         .renew(false)
         .acquire()
@@ -208,10 +198,10 @@ pub async fn an_extended_guard_outlives_its_ttl(fixture: &impl Fixture) {
 }
 
 /// A lease that was revoked or is gone is not extended, and the caller is told.
-pub async fn a_lease_that_is_over_is_not_extended(fixture: &impl Fixture) {
+pub async fn a_lease_that_is_over_is_not_extended(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, operator) = (setup.manager().await, setup.manager().await);
-    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+    let guard = locks.lock("key").acquire().await.unwrap();
     let before = setup.the_row("key").await;
     assert!(operator.admin().revoke("key").await.unwrap());
     let revoked = guard.extend(LONG * 2).await.unwrap_err();
@@ -225,16 +215,16 @@ pub async fn a_lease_that_is_over_is_not_extended(fixture: &impl Fixture) {
 }
 
 /// `max_hold` ends a lease that is being renewed.
-pub async fn max_hold_ends_a_lease_that_is_renewed(fixture: &impl Fixture) {
+pub async fn max_hold_ends_a_lease_that_is_renewed(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     let dropped = Dropped::default();
     let since = Instant::now();
     let max_hold = RENEWED + SHORT;
-    let options = long().ttl(RENEWED).max_hold(max_hold);
     let lost = locks
         .lock("key")
-        .options(&options)
+        .ttl(RENEWED)
+        .max_hold(max_hold)
         .run(dropped.clone().body())
         .await
         .unwrap_err();
@@ -245,10 +235,10 @@ pub async fn max_hold_ends_a_lease_that_is_renewed(fixture: &impl Fixture) {
 }
 
 /// A body that ended before the loss was known keeps its result.
-pub async fn a_body_that_finished_in_time_keeps_its_result(fixture: &impl Fixture) {
+pub async fn a_body_that_finished_in_time_keeps_its_result(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, operator) = (setup.manager().await, setup.manager().await);
-    let held = locks.lock("key").options(&long()).run(async {
+    let held = locks.lock("key").run(async {
         assert!(operator.admin().force_release("key").await.unwrap());
         7
     });
@@ -260,12 +250,12 @@ pub async fn a_body_that_finished_in_time_keeps_its_result(fixture: &impl Fixtur
 }
 
 /// The release of a former holder says lost and does not change the next one's row.
-pub async fn a_late_release_changes_nothing_and_says_lost(fixture: &impl Fixture) {
+pub async fn a_late_release_changes_nothing_and_says_lost(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, other) = (setup.manager().await, setup.manager().await);
-    let former = locks.lock("key").options(&long()).acquire().await.unwrap();
+    let former = locks.lock("key").acquire().await.unwrap();
     other.admin().force_release("key").await.unwrap();
-    let successor = other.lock("key").options(&long()).acquire().await.unwrap();
+    let successor = other.lock("key").acquire().await.unwrap();
     let row = setup.the_row("key").await;
     let token = former.fence_token();
     match former.release().await {
@@ -289,30 +279,18 @@ pub async fn a_late_release_changes_nothing_and_says_lost(fixture: &impl Fixture
 }
 
 /// The renewals of a former holder do not change the next one's row, not even the count.
-pub async fn a_former_holder_renews_nothing(fixture: &impl Fixture) {
+pub async fn a_former_holder_renews_nothing(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, other) = (setup.manager().await, setup.manager().await);
-    let former = locks
-        .lock("key")
-        .options(&long())
-        .ttl(RENEWED)
-        .acquire()
-        .await
-        .unwrap();
+    let former = locks.lock("key").ttl(RENEWED).acquire().await.unwrap();
     other.admin().force_release("key").await.unwrap();
     // Two holds, so that a count written by the former holder would show.
-    let nested = other.lock("key").options(&long()).run(async {
+    let nested = other.lock("key").run(async {
         let row = setup.the_row("key").await;
         let lost = former.lost().await;
         (lost, row, setup.the_row("key").await)
     });
-    let (lost, row, after) = other
-        .lock("key")
-        .options(&long())
-        .run(nested)
-        .await
-        .unwrap()
-        .unwrap();
+    let (lost, row, after) = other.lock("key").run(nested).await.unwrap().unwrap();
     assert_eq!(reason(&lost), LostReason::Gone);
     assert!(former.is_lost() && former.remaining().is_zero());
     assert_eq!((row.reentrant_count, after.reentrant_count), (2, 2));
@@ -321,18 +299,18 @@ pub async fn a_former_holder_renews_nothing(fixture: &impl Fixture) {
 }
 
 /// A guard whose lease ran out knows that before another owner enters, and does not release that one's lock.
-pub async fn an_expired_guard_releases_nothing(fixture: &impl Fixture) {
+pub async fn an_expired_guard_releases_nothing(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, other) = (setup.manager().await, setup.manager().await);
     let former = locks
         .lock("key")
-        .options(&short())
+        .ttl(SHORT * 2)
         .renew(false)
         .acquire()
         .await
         .unwrap();
     let dropped = locks.clone();
-    let successor = other.lock("key").options(&patient()).acquire().await.unwrap();
+    let successor = other.lock("key").wait(LONG).acquire().await.unwrap();
     assert!(successor.fence_token() > former.fence_token());
     assert!(former.is_lost(), "it knew before anybody could enter");
     let row = setup.the_row("key").await;
@@ -348,11 +326,11 @@ pub async fn an_expired_guard_releases_nothing(fixture: &impl Fixture) {
 }
 
 /// Losing an inner lock drops the inner body only.
-pub async fn the_loss_of_an_inner_lock_leaves_the_outer_one(fixture: &impl Fixture) {
+pub async fn the_loss_of_an_inner_lock_leaves_the_outer_one(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, operator) = (setup.manager().await, setup.manager().await);
-    let outer = locks.lock("outer").options(&long()).run(async {
-        let inner = locks.lock("inner").options(&long()).ttl(RENEWED).run(async {
+    let outer = locks.lock("outer").run(async {
+        let inner = locks.lock("inner").ttl(RENEWED).run(async {
             operator.admin().force_release("inner").await.unwrap();
             std::future::pending::<()>().await;
         });
@@ -366,14 +344,14 @@ pub async fn the_loss_of_an_inner_lock_leaves_the_outer_one(fixture: &impl Fixtu
 }
 
 /// Losing an outer lock drops the nested bodies, and their locks are released.
-pub async fn the_loss_of_the_outer_lock_drops_the_nested_bodies(fixture: &impl Fixture) {
+pub async fn the_loss_of_the_outer_lock_drops_the_nested_bodies(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, operator) = (setup.manager().await, setup.manager().await);
     let dropped = Dropped::default();
     let body = dropped.clone().body();
-    let outer = locks.lock("outer").options(&long()).ttl(RENEWED).run(async {
+    let outer = locks.lock("outer").ttl(RENEWED).run(async {
         operator.admin().force_release("outer").await.unwrap();
-        locks.lock("inner").options(&long()).run(body).await
+        locks.lock("inner").run(body).await
     });
     let lost = outer.await.unwrap_err();
     assert_eq!(lost.key().unwrap().as_str(), "outer");

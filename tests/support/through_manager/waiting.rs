@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use dblock::{LockError, LockManager};
+use dblock::{LockError, LockManager, LockOptions};
 use tokio::time::Instant;
 
-use super::setup::{LONG, Setup, is_free, long, patient};
-use crate::Fixture;
+use super::AnyFixture;
+use super::setup::{LONG, Setup, is_free};
 
 /// A caller that waits writes that into the row and changes nothing else. A dropped one does not enter.
-pub async fn who_waits_holds_nothing(fixture: &impl Fixture) {
+pub async fn who_waits_holds_nothing(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (holder, other) = (setup.manager().await, setup.manager().await);
-    let guard = holder.lock("key").options(&long()).acquire().await.unwrap();
+    let guard = holder.lock("key").acquire().await.unwrap();
     let granted = setup.the_row("key").await;
     let waiting = tokio::spawn(async move {
-        let guard = other.lock("key").options(&patient()).acquire().await;
+        let guard = other.lock("key").wait(LONG).acquire().await;
         guard.map(|guard| guard.fence_token())
     });
     let wanted = setup.until("key", |row| row.wanted_until > row.now).await;
@@ -38,27 +38,20 @@ pub async fn who_waits_holds_nothing(fixture: &impl Fixture) {
 
 /// While another owner holds the lock, `try_acquire` returns `None` in this process and in another: at once,
 /// or when its wait is over.
-pub async fn try_acquire_gives_none_when_busy(fixture: &impl Fixture) {
+pub async fn try_acquire_gives_none_when_busy(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, other) = (setup.manager().await, setup.manager().await);
-    let guard = locks
-        .lock("key")
-        .options(&long())
-        .try_acquire()
-        .await
-        .unwrap()
-        .unwrap();
-    let wait = Duration::from_secs(5);
-    for options in [long(), long().wait(wait)] {
+    let guard = locks.lock("key").try_acquire().await.unwrap().unwrap();
+    for wait in [Duration::ZERO, Duration::from_secs(5)] {
         let tries = async |locks: &LockManager, whose: &str| {
             let since = Instant::now();
-            let tried = locks.lock("key").options(&options).try_acquire().await.unwrap();
-            assert!(tried.is_none(), "in {whose}: {options:?}");
-            assert!(options == long() || since.elapsed() >= wait, "in {whose}");
+            let tried = locks.lock("key").wait(wait).try_acquire().await.unwrap();
+            assert!(tried.is_none(), "in {whose}: {wait:?}");
+            assert!(since.elapsed() >= wait, "in {whose}");
         };
         futures_util::join!(tries(&other, "another process"), tries(&locks, "this process"));
     }
-    let waiting = other.lock("key").options(&patient()).try_acquire();
+    let waiting = other.lock("key").wait(LONG).try_acquire();
     let release = async {
         setup.until("key", |row| row.wanted_until > row.now).await;
         guard.release().await.unwrap();
@@ -68,22 +61,17 @@ pub async fn try_acquire_gives_none_when_busy(fixture: &impl Fixture) {
 }
 
 /// Busy names the key, the holder, its token and what is left of its lease.
-pub async fn busy_says_who_and_how_long(fixture: &impl Fixture) {
+pub async fn busy_says_who_and_how_long(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, other) = (setup.manager().await, setup.manager().await);
     let guard = locks
         .lock("key")
-        .options(&long().function("shop::settle"))
+        .options(&LockOptions::new().function("shop::settle"))
         .acquire()
         .await
         .unwrap();
     for refused_by in [&locks, &other] {
-        let error = refused_by
-            .lock("key")
-            .options(&long())
-            .acquire()
-            .await
-            .unwrap_err();
+        let error = refused_by.lock("key").acquire().await.unwrap_err();
         assert!(
             error.is_busy() && error.is_retryable() && !error.is_store(),
             "{error:?}"
@@ -112,13 +100,7 @@ pub async fn busy_says_who_and_how_long(fixture: &impl Fixture) {
 
 async fn expect_timeout(locks: &LockManager, wait: Duration) -> dblock::store::Holder {
     let since = Instant::now();
-    let error = locks
-        .lock("key")
-        .options(&long())
-        .wait(wait)
-        .acquire()
-        .await
-        .unwrap_err();
+    let error = locks.lock("key").wait(wait).acquire().await.unwrap_err();
     let took = since.elapsed();
     assert!(took >= wait && took < wait + Duration::from_secs(10), "{took:?}");
     assert!(error.is_busy() && error.is_retryable(), "{error:?}");
@@ -135,10 +117,10 @@ async fn expect_timeout(locks: &LockManager, wait: Duration) -> dblock::store::H
 }
 
 /// A wait ends on time, with the key, the holder and how long was waited; the holder goes on.
-pub async fn timeout_says_who_and_how_long(fixture: &impl Fixture) {
+pub async fn timeout_says_who_and_how_long(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, other) = (setup.manager().await, setup.manager().await);
-    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+    let guard = locks.lock("key").acquire().await.unwrap();
     let wait = Duration::from_secs(5);
     let holders = tokio::join!(expect_timeout(&locks, wait), expect_timeout(&other, wait));
     for holder in [holders.0, holders.1] {
@@ -151,31 +133,27 @@ pub async fn timeout_says_who_and_how_long(fixture: &impl Fixture) {
 }
 
 /// The second caller in the queue times out by itself, before the first.
-pub async fn a_wait_counts_the_whole_queue(fixture: &impl Fixture) {
+pub async fn a_wait_counts_the_whole_queue(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, other) = (setup.manager().await, setup.manager().await);
-    let _guard = other.lock("key").options(&long()).acquire().await.unwrap();
+    let _guard = other.lock("key").acquire().await.unwrap();
     // Callers behind the first one in the queue time out by themselves, and before it.
-    let first = locks
-        .lock("key")
-        .options(&long())
-        .wait(Duration::from_secs(15))
-        .acquire();
+    let first = locks.lock("key").wait(Duration::from_secs(15)).acquire();
     let second = expect_timeout(&locks, Duration::from_secs(5));
     let (first, _) = tokio::join!(first, second);
     assert!(matches!(first, Err(LockError::Timeout { .. })), "{first:?}");
 }
 
 /// A waiter that is told nothing enters soon after the lock is free: it polls at least every second.
-pub async fn a_waiter_gets_in_soon_after_the_release(fixture: &impl Fixture) {
+pub async fn a_waiter_gets_in_soon_after_the_release(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, other) = (setup.manager().await, setup.manager().await);
     for _ in 0..3 {
-        let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
+        let guard = locks.lock("key").wait(LONG).acquire().await.unwrap();
         let token = guard.fence_token();
         let waiting = tokio::spawn({
             let other = other.clone();
-            async move { other.lock("key").options(&patient()).acquire().await }
+            async move { other.lock("key").wait(LONG).acquire().await }
         });
         setup.until("key", |row| row.wanted_until > row.now).await;
         guard.release().await.unwrap();

@@ -5,10 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use dblock::store::{Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture};
 use dblock::{LockManager, current};
+use dblock_conformance::forward_to_inner;
 
-use super::setup::{RENEWED, Setup, long, patient};
-use crate::Fixture;
-use crate::forward_to_inner;
+use super::AnyFixture;
+use super::setup::{LONG, RENEWED, Setup};
 
 /// Loses every third reply: the batch was carried out, and its sender is told that the connection broke.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ struct LosesReplies {
 }
 
 impl LosesReplies {
-    async fn manager(fixture: &impl Fixture) -> LockManager {
+    async fn manager(fixture: &dyn AnyFixture) -> LockManager {
         let store: Arc<dyn Store> = Arc::new(Self {
             inner: fixture.store().await,
             calls: AtomicUsize::new(0),
@@ -52,16 +52,16 @@ impl Store for LosesReplies {
 
 /// Every third reply is lost while a chain enters, re-enters and leaves: the row has the chain's own count at
 /// each step, one lease all the way, and is free in the end.
-pub async fn lost_replies_count_nothing_twice(fixture: &impl Fixture) {
+pub async fn lost_replies_count_nothing_twice(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = LosesReplies::manager(fixture).await;
     let mut last_token = 0;
     for _ in 0..4 {
-        let outer = locks.lock("key").options(&patient()).run(async {
+        let outer = locks.lock("key").wait(LONG).run(async {
             let before = setup.the_row("key").await;
             let inner = locks
                 .lock("key")
-                .options(&patient())
+                .wait(LONG)
                 .run(async { setup.the_row("key").await });
             let inside = inner.await.unwrap();
             let after = setup.the_row("key").await;
@@ -89,23 +89,14 @@ pub async fn lost_replies_count_nothing_twice(fixture: &impl Fixture) {
 
 /// Every third reply is lost while two managers compete: neither frees the other's lock, and no unknown grant
 /// keeps the key busy.
-pub async fn lost_replies_free_nobody_elses_lock(fixture: &impl Fixture) {
+pub async fn lost_replies_free_nobody_elses_lock(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let managers = [LosesReplies::manager(fixture).await, setup.manager().await];
     for turn in 0..8 {
-        let guard = managers[turn % 2]
-            .lock("key")
-            .options(&patient())
-            .acquire()
-            .await
-            .unwrap();
+        let guard = managers[turn % 2].lock("key").wait(LONG).acquire().await.unwrap();
         let row = setup.the_row("key").await;
         assert_eq!(row.fence_token, guard.fence_token());
-        let refused = managers[(turn + 1) % 2]
-            .lock("key")
-            .options(&long())
-            .acquire()
-            .await;
+        let refused = managers[(turn + 1) % 2].lock("key").acquire().await;
         assert!(
             refused.is_err_and(|error| error.is_busy()),
             "somebody is inside at turn {turn}"
@@ -117,16 +108,10 @@ pub async fn lost_replies_free_nobody_elses_lock(fixture: &impl Fixture) {
 }
 
 /// Every third reply is lost while a lease is renewed: it is kept.
-pub async fn lost_replies_lose_no_lease(fixture: &impl Fixture) {
+pub async fn lost_replies_lose_no_lease(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = LosesReplies::manager(fixture).await;
-    let guard = locks
-        .lock("key")
-        .options(&patient())
-        .ttl(RENEWED)
-        .acquire()
-        .await
-        .unwrap();
+    let guard = locks.lock("key").wait(LONG).ttl(RENEWED).acquire().await.unwrap();
     let granted = setup.the_row("key").await;
     let later = setup
         .until("key", |row| {

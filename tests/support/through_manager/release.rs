@@ -10,15 +10,15 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 use tokio::time::Instant;
 
-use super::setup::{LONG, SHORT, Setup, eventually, long, patient};
-use crate::Fixture;
+use super::AnyFixture;
+use super::setup::{LONG, SHORT, Setup, eventually};
 use crate::poll::{DropWhen, drop_after};
 
 /// When `run` returns, the row is free.
-pub async fn a_body_that_returns_has_released(fixture: &impl Fixture) {
+pub async fn a_body_that_returns_has_released(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
-    let held = locks.lock("key").options(&long()).run(async {
+    let held = locks.lock("key").run(async {
         yield_now().await;
         setup.the_row("key").await.reentrant_count
     });
@@ -27,7 +27,7 @@ pub async fn a_body_that_returns_has_released(fixture: &impl Fixture) {
 }
 
 /// When the body fails, early or late, the row is free.
-pub async fn a_body_that_fails_has_released(fixture: &impl Fixture) {
+pub async fn a_body_that_fails_has_released(fixture: &dyn AnyFixture) {
     async fn fails(early: bool) -> Result<(), std::num::ParseIntError> {
         if early {
             return "early".parse::<u8>().map(drop);
@@ -39,19 +39,14 @@ pub async fn a_body_that_fails_has_released(fixture: &impl Fixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     for early in [true, false] {
-        let result = locks
-            .lock("key")
-            .options(&long())
-            .run(fails(early))
-            .await
-            .unwrap();
+        let result = locks.lock("key").run(fails(early)).await.unwrap();
         assert!(setup.is_free("key").await);
         assert!(result.is_err());
     }
 }
 
 /// When the body panics, the row is free and the same panic goes on.
-pub async fn a_panic_goes_on_after_the_release(fixture: &impl Fixture) {
+pub async fn a_panic_goes_on_after_the_release(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     for yields in [false, true] {
@@ -61,9 +56,7 @@ pub async fn a_panic_goes_on_after_the_release(fixture: &impl Fixture) {
             }
             std::panic::panic_any(42);
         };
-        let panic = AssertUnwindSafe(locks.lock("key").options(&long()).run(body))
-            .catch_unwind()
-            .await;
+        let panic = AssertUnwindSafe(locks.lock("key").run(body)).catch_unwind().await;
         assert!(setup.is_free("key").await);
         assert_eq!(
             panic.unwrap_err().downcast_ref(),
@@ -75,18 +68,13 @@ pub async fn a_panic_goes_on_after_the_release(fixture: &impl Fixture) {
 
 /// Polls the future of `make` 0, 1, 2, … times and drops it, until one ends. Each time the key must be free at
 /// once for another manager, while the ttl is 30 seconds.
-async fn drop_everywhere<F: Future>(setup: &Setup<'_, impl Fixture>, make: impl Fn(LockManager) -> F) {
+async fn drop_everywhere<F: Future>(setup: &Setup<'_>, make: impl Fn(LockManager) -> F) {
     let (locks, other) = (setup.manager().await, setup.manager().await);
     for when in [DropWhen::Waiting, DropWhen::Woken] {
         for polls in 0.. {
             assert!(polls < 50, "the future never ends");
             let ended = drop_after(make(locks.clone()), polls, when).await.is_some();
-            let next = other
-                .lock("key")
-                .options(&long())
-                .wait(LONG * 2 / 3)
-                .acquire()
-                .await;
+            let next = other.lock("key").wait(LONG * 2 / 3).acquire().await;
             next.unwrap_or_else(|error| panic!("dropped after {polls} polls, {when:?}: {error}"))
                 .release()
                 .await
@@ -106,37 +94,25 @@ async fn drop_everywhere<F: Future>(setup: &Setup<'_, impl Fixture>, make: impl 
 }
 
 /// `run` is dropped at each of its awaits: the key is free for another manager at once.
-pub async fn with_leaves_nothing_behind_wherever_it_is_dropped(fixture: &impl Fixture) {
+pub async fn with_leaves_nothing_behind_wherever_it_is_dropped(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     drop_everywhere(&setup, |locks| async move {
         let body = async {
             yield_now().await;
-            locks.lock("key").options(&long()).run(yield_now()).await.unwrap();
+            locks.lock("key").run(yield_now()).await.unwrap();
             yield_now().await;
         };
         // A try may fall into the release of the one before.
-        locks
-            .lock("key")
-            .options(&long())
-            .wait(LONG)
-            .run(body)
-            .await
-            .unwrap();
+        locks.lock("key").wait(LONG).run(body).await.unwrap();
     })
     .await;
 }
 
 /// `acquire` and `release` are dropped at each of their awaits: the key is free for another manager at once.
-pub async fn acquire_leaves_nothing_behind_wherever_it_is_dropped(fixture: &impl Fixture) {
+pub async fn acquire_leaves_nothing_behind_wherever_it_is_dropped(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     drop_everywhere(&setup, |locks| async move {
-        let guard = locks
-            .lock("key")
-            .options(&long())
-            .wait(LONG)
-            .acquire()
-            .await
-            .unwrap();
+        let guard = locks.lock("key").wait(LONG).acquire().await.unwrap();
         yield_now().await;
         guard.release().await.unwrap();
     })
@@ -144,10 +120,10 @@ pub async fn acquire_leaves_nothing_behind_wherever_it_is_dropped(fixture: &impl
 }
 
 /// An acquire is dropped while its statement is on its way: a grant that nobody takes is released at once.
-pub async fn an_acquire_cut_off_at_any_time_leaves_nothing_behind(fixture: &impl Fixture) {
+pub async fn an_acquire_cut_off_at_any_time_leaves_nothing_behind(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, other) = (setup.manager().await, setup.manager().await);
-    locks.lock("key").options(&long()).run(async {}).await.unwrap();
+    locks.lock("key").run(async {}).await.unwrap();
     // In small steps over the time of a statement, so that some grants are on their way.
     for step in 0..40 {
         let cut_off = async {
@@ -157,15 +133,10 @@ pub async fn an_acquire_cut_off_at_any_time_leaves_nothing_behind(fixture: &impl
             }
         };
         tokio::select! {
-            guard = locks.lock("key").options(&long()).wait(LONG).acquire() => drop(guard.unwrap()),
+            guard = locks.lock("key").wait(LONG).acquire() => drop(guard.unwrap()),
             () = cut_off => {}
         }
-        let next = other
-            .lock("key")
-            .options(&long())
-            .wait(LONG * 2 / 3)
-            .acquire()
-            .await;
+        let next = other.lock("key").wait(LONG * 2 / 3).acquire().await;
         next.unwrap().release().await.unwrap();
     }
     eventually("every release is written", || {
@@ -176,16 +147,15 @@ pub async fn an_acquire_cut_off_at_any_time_leaves_nothing_behind(fixture: &impl
 }
 
 /// A waiter that was dropped does not enter before the next one.
-pub async fn a_waiting_acquire_that_is_dropped_leaves_nothing_behind(fixture: &impl Fixture) {
+pub async fn a_waiting_acquire_that_is_dropped_leaves_nothing_behind(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, other) = (setup.manager().await, setup.manager().await);
-    let guard = other.lock("key").options(&long()).acquire().await.unwrap();
+    let guard = other.lock("key").acquire().await.unwrap();
     let waiting = tokio::spawn({
         let locks = locks.clone();
         async move {
             locks
                 .lock("key")
-                .options(&long())
                 .wait(LONG)
                 .acquire()
                 .await
@@ -198,20 +168,14 @@ pub async fn a_waiting_acquire_that_is_dropped_leaves_nothing_behind(fixture: &i
     let token = guard.fence_token();
     guard.release().await.unwrap();
     // If the caller were still in the queue, it would enter before this one.
-    let next = locks
-        .lock("key")
-        .options(&long())
-        .wait(LONG)
-        .acquire()
-        .await
-        .unwrap();
+    let next = locks.lock("key").wait(LONG).acquire().await.unwrap();
     assert!(next.fence_token() > token);
     next.release().await.unwrap();
     assert!(setup.is_free("key").await);
 }
 
 /// A body that loses a `select!` is released.
-pub async fn a_body_that_loses_a_select_is_released(fixture: &impl Fixture) {
+pub async fn a_body_that_loses_a_select_is_released(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     let (inside, is_inside) = oneshot::channel();
@@ -220,14 +184,14 @@ pub async fn a_body_that_loses_a_select_is_released(fixture: &impl Fixture) {
         std::future::pending::<()>().await;
     };
     tokio::select! {
-        ended = locks.lock("key").options(&long()).run(body) => panic!("{ended:?}"),
+        ended = locks.lock("key").run(body) => panic!("{ended:?}"),
         inside = is_inside => inside.unwrap(),
     }
     setup.until_free("key").await;
 }
 
 /// A body that times out is released.
-pub async fn a_body_that_times_out_is_released(fixture: &impl Fixture) {
+pub async fn a_body_that_times_out_is_released(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     let body = async {
@@ -235,15 +199,15 @@ pub async fn a_body_that_times_out_is_released(fixture: &impl Fixture) {
         std::future::pending::<()>().await;
     };
     // So that its acquire is quick.
-    locks.lock("key").options(&long()).run(async {}).await.unwrap();
+    locks.lock("key").run(async {}).await.unwrap();
     let limit = Duration::from_millis(500);
-    let ended = tokio::time::timeout(limit, locks.lock("key").options(&long()).run(body)).await;
+    let ended = tokio::time::timeout(limit, locks.lock("key").run(body)).await;
     assert!(ended.is_err(), "{ended:?}");
     setup.until_free("key").await;
 }
 
 /// A body whose task is aborted is released.
-pub async fn an_aborted_task_is_released(fixture: &impl Fixture) {
+pub async fn an_aborted_task_is_released(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     let (inside, is_inside) = oneshot::channel();
@@ -252,7 +216,7 @@ pub async fn an_aborted_task_is_released(fixture: &impl Fixture) {
             inside.send(()).unwrap();
             std::future::pending::<()>().await;
         };
-        locks.lock("key").options(&long()).run(body).await
+        locks.lock("key").run(body).await
     });
     is_inside.await.unwrap();
     assert_eq!(setup.the_row("key").await.reentrant_count, 1);
@@ -261,10 +225,10 @@ pub async fn an_aborted_task_is_released(fixture: &impl Fixture) {
 }
 
 /// When `release` returns, the row is free.
-pub async fn a_released_guard_has_released(fixture: &impl Fixture) {
+pub async fn a_released_guard_has_released(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
-    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+    let guard = locks.lock("key").acquire().await.unwrap();
     assert_eq!(setup.the_row("key").await.reentrant_count, 1);
     guard.release().await.unwrap();
     assert!(setup.is_free("key").await);
@@ -272,43 +236,43 @@ pub async fn a_released_guard_has_released(fixture: &impl Fixture) {
 
 /// Another task makes the engine check the key all the time, also between the end of a hold and the report of
 /// that end: the release is confirmed all the same.
-pub async fn a_release_that_the_engine_sees_before_it_is_told_is_confirmed(fixture: &impl Fixture) {
+pub async fn a_release_that_the_engine_sees_before_it_is_told_is_confirmed(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     let pester = tokio::spawn({
         let locks = locks.clone();
         async move {
             loop {
-                if let Some(guard) = locks.lock("key").options(&long()).try_acquire().await.unwrap() {
+                if let Some(guard) = locks.lock("key").try_acquire().await.unwrap() {
                     guard.release().await.unwrap();
                 }
             }
         }
     });
     for _ in 0..200 {
-        let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
+        let guard = locks.lock("key").wait(LONG).acquire().await.unwrap();
         guard.release().await.unwrap();
     }
     pester.abort();
 }
 
 /// A dropped guard is released in the background.
-pub async fn a_dropped_guard_is_released(fixture: &impl Fixture) {
+pub async fn a_dropped_guard_is_released(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
-    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+    let guard = locks.lock("key").acquire().await.unwrap();
     assert_eq!(setup.the_row("key").await.reentrant_count, 1);
     drop(guard);
     setup.until_free("key").await;
 }
 
 /// A guard keeps its lease when the manager is dropped.
-pub async fn the_lock_outlives_its_manager_but_not_its_guard(fixture: &impl Fixture) {
+pub async fn the_lock_outlives_its_manager_but_not_its_guard(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
-    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+    let guard = locks.lock("key").acquire().await.unwrap();
     drop(locks);
-    let refused = setup.manager().await.lock("key").options(&long()).acquire().await;
+    let refused = setup.manager().await.lock("key").acquire().await;
     assert!(matches!(refused, Err(LockError::Busy { .. })), "{refused:?}");
     assert!(!guard.is_lost());
     drop(guard);
@@ -316,14 +280,13 @@ pub async fn the_lock_outlives_its_manager_but_not_its_guard(fixture: &impl Fixt
 }
 
 /// `hold_min` returns at once, and others stay out until it is over.
-pub async fn hold_min_keeps_the_row_busy_but_not_the_caller(fixture: &impl Fixture) {
+pub async fn hold_min_keeps_the_row_busy_but_not_the_caller(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, other) = (setup.manager().await, setup.manager().await);
     let since = Instant::now();
     let ends_after = SHORT * 6;
     locks
         .lock("key")
-        .options(&long())
         .ttl(SHORT * 4)
         .hold_min(ends_after)
         .run(async {})
@@ -332,22 +295,8 @@ pub async fn hold_min_keeps_the_row_busy_but_not_the_caller(fixture: &impl Fixtu
     let row = setup.the_row("key").await;
     assert!(since.elapsed() < ends_after, "it returned at once");
     assert_eq!(row.reentrant_count, 1);
-    assert!(
-        other
-            .lock("key")
-            .options(&long())
-            .acquire()
-            .await
-            .unwrap_err()
-            .is_busy()
-    );
-    let guard = other
-        .lock("key")
-        .options(&long())
-        .wait(LONG)
-        .acquire()
-        .await
-        .unwrap();
+    assert!(other.lock("key").acquire().await.unwrap_err().is_busy());
+    let guard = other.lock("key").wait(LONG).acquire().await.unwrap();
     let next = setup.the_row("key").await;
     assert!(
         next.acquired_at >= row.acquired_at + Duration::from_millis(5_990),

@@ -1,27 +1,45 @@
 //! Locks that are checked or released in a transaction of a driver.
 
+#![allow(clippy::unwrap_used, reason = "a check fails by panicking")]
+
 use std::sync::Mutex;
 use std::time::Duration;
 
 use dblock::fence::{Database, FenceConnection};
-use dblock::store::{
+use dblock::{LockGuard, LockManager};
+use dblock_core::store::{
     Action, Extend, Outcome, RecordChange, RecordState, RecordWrite, Records, Request, Store, StoreErrorKind,
 };
-use dblock::{LockError, LockGuard, LockRow};
+use dblock_core::{LockError, LockRow};
 use tokio::sync::Barrier;
 use tokio::time::Instant;
 
-use super::setup::{LONG, Setup, long, patient};
-use crate::context::{ROUNDS, retry, within};
-use crate::fence::execute;
+use super::{End, FenceFixture, execute};
+use crate::context::{LONG, ROUNDS, existing, key, retry, until, within};
 use crate::record::{entry, read};
-use crate::{End, FenceFixture};
+use crate::{Fixture, TIMEOUT};
 
 const NOT_IN_THE_TRANSACTION: &str = "the statement did not run in the transaction: it ran in another session, or in one \
                                       that commits by itself";
 
 /// Longer than an answer takes, and shorter than any database waits for a lock.
 const AT_ONCE: Duration = Duration::from_millis(500);
+
+/// A new manager on the rows: what another process would have.
+async fn manager(fixture: &impl Fixture) -> LockManager {
+    let manager = LockManager::builder(fixture.store().await).build().await;
+    manager.unwrap_or_else(|error| panic!("no manager over the store: {error}"))
+}
+
+/// Takes a lock that nobody holds.
+async fn acquire(locks: &LockManager, key: &str) -> LockGuard {
+    locks.lock(key).ttl(LONG).acquire().await.unwrap()
+}
+
+/// Waits until the lock is released, which must be before its ttl is over.
+async fn until_free(store: &dyn Store) {
+    until(store, &key("key"), "the release", |row| row.reentrant_count == 0).await;
+}
 
 /// Whether others find the row locked. They extend the very lease, which succeeds otherwise.
 async fn is_locked(store: &dyn Store, row: &LockRow) -> bool {
@@ -41,84 +59,70 @@ async fn is_locked(store: &dyn Store, row: &LockRow) -> bool {
 
 /// Nobody writes a row between the check of its lock and the end of the transaction.
 pub async fn a_checked_lock_keeps_its_row_until_the_transaction_ends(fixture: &impl FenceFixture) {
-    let setup = Setup::new(fixture).await;
-    let guard = setup
-        .manager()
-        .await
-        .lock("key")
-        .options(&long())
-        .acquire()
-        .await
-        .unwrap();
+    let store = fixture.store().await;
+    let guard = acquire(&manager(fixture).await, "key").await;
     for end in [End::Commit, End::Rollback] {
-        let row = setup.the_row("key").await;
+        let row = existing(&*store, &key("key")).await;
         let body = async |transaction: &mut dyn FenceConnection| {
             let checked = guard.verify_in(transaction).await;
             checked.expect("the lease holds, and the transaction is where the lock is");
-            assert!(is_locked(setup.look(), &row).await, "{NOT_IN_THE_TRANSACTION}");
+            assert!(is_locked(&*store, &row).await, "{NOT_IN_THE_TRANSACTION}");
             end
         };
         fixture.transaction(body).await;
-        assert!(!is_locked(setup.look(), &row).await, "{NOT_IN_THE_TRANSACTION}");
+        assert!(!is_locked(&*store, &row).await, "{NOT_IN_THE_TRANSACTION}");
     }
     guard.release().await.unwrap();
 }
 
 /// Others acquire after the commit, and not before.
 pub async fn a_release_in_a_transaction_takes_effect_with_the_commit(fixture: &impl FenceFixture) {
-    let setup = Setup::new(fixture).await;
-    let (locks, other) = (setup.manager().await, setup.manager().await);
-    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+    let store = fixture.store().await;
+    let (locks, other) = (manager(fixture).await, manager(fixture).await);
+    let guard = acquire(&locks, "key").await;
     let token = guard.fence_token();
     let body = async |transaction: &mut dyn FenceConnection| {
         guard.release_in(transaction).await.expect("the lease holds");
-        let row = setup.the_row("key").await;
+        let row = existing(&*store, &key("key")).await;
         assert_eq!(
             (row.reentrant_count, row.fence_token),
             (1, token),
             "{NOT_IN_THE_TRANSACTION}"
         );
-        assert!(is_locked(setup.look(), &row).await, "{NOT_IN_THE_TRANSACTION}");
+        assert!(is_locked(&*store, &row).await, "{NOT_IN_THE_TRANSACTION}");
         End::Commit
     };
     fixture.transaction(body).await;
-    let next = other.lock("key").options(&patient()).acquire().await.unwrap();
+    let next = other.lock("key").wait(TIMEOUT).acquire().await.unwrap();
     assert!(next.fence_token() > token);
     next.release().await.unwrap();
 }
 
 /// The rollback restores the row, and the manager frees it.
 pub async fn a_release_that_is_rolled_back_has_not_been(fixture: &impl FenceFixture) {
-    let setup = Setup::new(fixture).await;
-    let guard = setup
-        .manager()
-        .await
-        .lock("key")
-        .options(&long())
-        .acquire()
-        .await
-        .unwrap();
+    let store = fixture.store().await;
+    let guard = acquire(&manager(fixture).await, "key").await;
     let body = async |transaction: &mut dyn FenceConnection| {
         guard.release_in(transaction).await.expect("the lease holds");
         assert_eq!(
-            setup.the_row("key").await.reentrant_count,
+            existing(&*store, &key("key")).await.reentrant_count,
             1,
             "{NOT_IN_THE_TRANSACTION}"
         );
         End::Rollback
     };
     fixture.transaction(body).await;
-    setup.until_free("key").await;
+    until_free(&*store).await;
 }
 
 /// Neither the check nor the release succeeds for a lease that another has ended.
 pub async fn a_transaction_does_not_see_a_lease_that_is_gone(fixture: &impl FenceFixture) {
-    let setup = Setup::new(fixture).await;
-    let (locks, other) = (setup.manager().await, setup.manager().await);
+    let store = fixture.store().await;
+    let (locks, other) = (manager(fixture).await, manager(fixture).await);
     for releases in [false, true] {
-        let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+        let guard = acquire(&locks, "key").await;
         other.admin().force_release("key").await.unwrap();
-        let next = other.lock("key").options(&long()).acquire().await.unwrap();
+        let next = acquire(&other, "key").await;
         let body = async |transaction: &mut dyn FenceConnection| {
             let gone = if releases {
                 guard.release_in(transaction).await
@@ -133,7 +137,10 @@ pub async fn a_transaction_does_not_see_a_lease_that_is_gone(fixture: &impl Fenc
             End::Commit
         };
         fixture.transaction(body).await;
-        assert_eq!(setup.the_row("key").await.fence_token, next.fence_token());
+        assert_eq!(
+            existing(&*store, &key("key")).await.fence_token,
+            next.fence_token()
+        );
         next.release().await.unwrap();
     }
 }
@@ -141,9 +148,8 @@ pub async fn a_transaction_does_not_see_a_lease_that_is_gone(fixture: &impl Fenc
 /// Such a transaction may have read rows from before the last owner's commit. SQLite, with its one writer, gets
 /// there only by statements of the application.
 pub async fn a_transaction_that_is_older_than_the_lock_is_retryable(fixture: &impl FenceFixture) {
-    let setup = Setup::new(fixture).await;
-    let locks = setup.manager().await;
-    let before = locks.lock("before").options(&long()).acquire().await.unwrap();
+    let locks = manager(fixture).await;
+    let before = acquire(&locks, "before").await;
     let body = async |transaction: &mut dyn FenceConnection| {
         match transaction.database() {
             Database::Postgres => {
@@ -156,7 +162,7 @@ pub async fn a_transaction_that_is_older_than_the_lock_is_retryable(fixture: &im
         }
         // The first read makes the snapshot.
         before.verify_in(transaction).await.unwrap();
-        let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+        let guard = acquire(&locks, "key").await;
         assert_conflict(guard.verify_in(transaction).await);
         End::Rollback
     };
@@ -166,15 +172,10 @@ pub async fn a_transaction_that_is_older_than_the_lock_is_retryable(fixture: &im
 
 /// Two transactions check a lock each, and then release the other's. Not on SQLite, which has one writer.
 pub async fn a_deadlock_is_retryable(fixture: &impl FenceFixture) {
-    let setup = Setup::new(fixture).await;
-    let locks = setup.manager().await;
+    let locks = manager(fixture).await;
     let guards = [
-        Mutex::new(Some(
-            locks.lock("first").options(&long()).acquire().await.unwrap(),
-        )),
-        Mutex::new(Some(
-            locks.lock("second").options(&long()).acquire().await.unwrap(),
-        )),
+        Mutex::new(Some(acquire(&locks, "first").await)),
+        Mutex::new(Some(acquire(&locks, "second").await)),
     ];
     let (both_checked, ended) = (Barrier::new(2), Mutex::new(Vec::new()));
     let take = |place: usize| guards[place].lock().unwrap().take().expect("it was put back");
@@ -203,15 +204,8 @@ pub async fn a_deadlock_is_retryable(fixture: &impl FenceFixture) {
 /// Rolled back to the savepoint, the transaction would go on without the lock. `PostgreSQL` then forgets row
 /// locks; the others keep them.
 pub async fn a_release_below_a_savepoint_is_refused(fixture: &impl FenceFixture) {
-    let setup = Setup::new(fixture).await;
-    let guard = setup
-        .manager()
-        .await
-        .lock("key")
-        .options(&long())
-        .acquire()
-        .await
-        .unwrap();
+    let store = fixture.store().await;
+    let guard = acquire(&manager(fixture).await, "key").await;
     let body = async |transaction: &mut dyn FenceConnection| {
         if transaction.database() == Database::Postgres {
             execute(transaction, "SAVEPOINT here", &[]).await.unwrap();
@@ -225,24 +219,16 @@ pub async fn a_release_below_a_savepoint_is_refused(fixture: &impl FenceFixture)
         End::Rollback
     };
     fixture.transaction(body).await;
-    setup.until_free("key").await;
+    until_free(&*store).await;
 }
 
 /// The transaction may be the caller's own, which waits for the write. A refused write is not carried out later.
 /// A store without records passes.
 pub async fn a_write_under_a_lease_waits_for_no_transaction(fixture: &impl FenceFixture) {
-    let setup = Setup::new(fixture).await;
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
-    let guard = setup
-        .manager()
-        .await
-        .lock("key")
-        .options(&long())
-        .acquire()
-        .await
-        .unwrap();
-    let row = setup.the_row("key").await;
+    let guard = acquire(&manager(fixture).await, "key").await;
+    let row = existing(&*store, &key("key")).await;
     let begun = entry(RecordState::Processing, guard.fence_token(), 1);
     let failed = entry(RecordState::Failed, guard.fence_token(), 1);
     let versions = [begun.version(), failed.version()];

@@ -10,24 +10,21 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Barrier;
 use tokio::task::yield_now;
 
-use super::setup::{LONG, Setup, long, patient, short};
-use crate::Fixture;
+use super::AnyFixture;
+use super::setup::{LONG, SHORT, Setup};
 use crate::poll::{DropWhen, drop_after};
 
-async fn count(setup: &Setup<'_, impl Fixture>) -> u32 {
+async fn count(setup: &Setup<'_>) -> u32 {
     setup.the_row("key").await.reentrant_count
 }
 
 /// The count in the row goes 1, 2, 1, 0.
-pub async fn each_hold_counts_in_the_row(fixture: &impl Fixture) {
+pub async fn each_hold_counts_in_the_row(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
-    let outer = locks.lock("key").options(&long()).run(async {
+    let outer = locks.lock("key").run(async {
         let before = count(&setup).await;
-        let inside = locks
-            .lock("key")
-            .options(&long())
-            .run(async { count(&setup).await });
+        let inside = locks.lock("key").run(async { count(&setup).await });
         (before, inside.await.unwrap(), count(&setup).await)
     });
     assert_eq!(outer.await.unwrap(), (1, 2, 1));
@@ -35,18 +32,17 @@ pub async fn each_hold_counts_in_the_row(fixture: &impl Fixture) {
 }
 
 /// Re-entry keeps the lease, the owner and the token.
-pub async fn owner_and_token_stay_the_same_inside(fixture: &impl Fixture) {
+pub async fn owner_and_token_stay_the_same_inside(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     let seen = || {
         let lock = current().unwrap();
         (lock.key().to_owned(), lock.owner(), lock.fence_token())
     };
-    let outer = locks.lock("key").options(&long()).run(async {
+    let outer = locks.lock("key").run(async {
         let row = setup.the_row("key").await;
         let inner = locks
             .lock("key")
-            .options(&long())
             .run(async { (seen(), setup.the_row("key").await) });
         let (inner, inner_row) = inner.await.unwrap();
         assert_eq!(inner, seen());
@@ -62,8 +58,8 @@ pub async fn owner_and_token_stay_the_same_inside(fixture: &impl Fixture) {
 }
 
 /// Ten nested calls count to ten and back.
-pub async fn deep_nesting_counts_up_and_down(fixture: &impl Fixture) {
-    fn nest<'a>(locks: &'a LockManager, setup: &'a Setup<'a, impl Fixture>, depth: u32) -> BoxFuture<'a, ()> {
+pub async fn deep_nesting_counts_up_and_down(fixture: &dyn AnyFixture) {
+    fn nest<'a>(locks: &'a LockManager, setup: &'a Setup<'a>, depth: u32) -> BoxFuture<'a, ()> {
         async move {
             let body = async {
                 assert_eq!(count(setup).await, depth);
@@ -72,7 +68,7 @@ pub async fn deep_nesting_counts_up_and_down(fixture: &impl Fixture) {
                 }
                 assert_eq!(count(setup).await, depth);
             };
-            locks.lock("key").options(&long()).run(body).await.unwrap();
+            locks.lock("key").run(body).await.unwrap();
         }
         .boxed()
     }
@@ -82,20 +78,20 @@ pub async fn deep_nesting_counts_up_and_down(fixture: &impl Fixture) {
 }
 
 /// Two nested calls at once count three holds.
-pub async fn two_nested_calls_at_once_count_twice(fixture: &impl Fixture) {
+pub async fn two_nested_calls_at_once_count_twice(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     let both_inside = Barrier::new(2);
     let both_seen = Barrier::new(2);
     let nested = || {
-        locks.lock("key").options(&long()).run(async {
+        locks.lock("key").run(async {
             both_inside.wait().await;
             let seen = count(&setup).await;
             both_seen.wait().await;
             seen
         })
     };
-    let outer = locks.lock("key").options(&long()).run(async {
+    let outer = locks.lock("key").run(async {
         let (one, two) = tokio::join!(nested(), nested());
         (one.unwrap(), two.unwrap(), count(&setup).await)
     });
@@ -104,12 +100,12 @@ pub async fn two_nested_calls_at_once_count_twice(fixture: &impl Fixture) {
 }
 
 /// Two calls of one task with no enclosing hold are two owners.
-pub async fn siblings_without_an_enclosing_hold_exclude_each_other(fixture: &impl Fixture) {
+pub async fn siblings_without_an_enclosing_hold_exclude_each_other(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     let inside = AtomicU32::new(0);
     let sibling = || {
-        locks.lock("key").options(&patient()).run(async {
+        locks.lock("key").wait(LONG).run(async {
             assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "overlap");
             let row = setup.the_row("key").await;
             yield_now().await;
@@ -125,19 +121,14 @@ pub async fn siblings_without_an_enclosing_hold_exclude_each_other(fixture: &imp
 }
 
 /// For a task that is spawned inside the key is busy, and held by the parent's owner.
-pub async fn a_spawned_task_is_a_new_owner(fixture: &impl Fixture) {
+pub async fn a_spawned_task_is_a_new_owner(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
     let child = locks.clone();
-    let outer = locks.lock("key").options(&long()).run(async {
+    let outer = locks.lock("key").run(async {
         let spawned = tokio::spawn(async move {
             assert!(current().is_none());
-            child
-                .lock("key")
-                .options(&long())
-                .acquire()
-                .await
-                .map(|guard| guard.fence_token())
+            child.lock("key").acquire().await.map(|guard| guard.fence_token())
         });
         (spawned.await.unwrap(), current().unwrap().owner())
     });
@@ -148,59 +139,41 @@ pub async fn a_spawned_task_is_a_new_owner(fixture: &impl Fixture) {
 }
 
 /// A second manager does not re-enter the first one's lock; a clone does.
-pub async fn another_manager_does_not_reenter(fixture: &impl Fixture) {
+pub async fn another_manager_does_not_reenter(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, other) = (setup.manager().await, setup.manager().await);
-    let nested = locks
-        .lock("key")
-        .options(&long())
-        .run(other.lock("key").options(&long()).run(async {}));
+    let nested = locks.lock("key").run(other.lock("key").run(async {}));
     assert!(matches!(nested.await.unwrap(), Err(LockError::Busy { .. })));
     let clone = locks.clone();
-    let nested = locks
-        .lock("key")
-        .options(&long())
-        .run(clone.lock("key").options(&long()).run(async {}));
+    let nested = locks.lock("key").run(clone.lock("key").run(async {}));
     assert!(nested.await.unwrap().is_ok(), "a clone is the same manager");
 }
 
 /// A guard that a body returns keeps the row held after the body.
-pub async fn a_guard_taken_inside_outlives_the_body(fixture: &impl Fixture) {
+pub async fn a_guard_taken_inside_outlives_the_body(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, other) = (setup.manager().await, setup.manager().await);
     let guard = locks
         .lock("key")
-        .options(&long())
-        .run(async { locks.lock("key").options(&long()).acquire().await.unwrap() });
+        .run(async { locks.lock("key").acquire().await.unwrap() });
     let guard = guard.await.unwrap();
     assert_eq!(count(&setup).await, 1, "the guard's hold");
-    assert!(
-        other
-            .lock("key")
-            .options(&long())
-            .acquire()
-            .await
-            .unwrap_err()
-            .is_busy()
-    );
+    assert!(other.lock("key").acquire().await.unwrap_err().is_busy());
     guard.release().await.unwrap();
     assert_eq!(count(&setup).await, 0);
 }
 
 /// A nested call is dropped at each of its awaits: its hold is taken back each time.
-pub async fn a_nested_call_that_is_dropped_counts_back(fixture: &impl Fixture) {
+pub async fn a_nested_call_that_is_dropped_counts_back(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
-    let outer = locks.lock("key").options(&long()).run(async {
+    let outer = locks.lock("key").run(async {
         for when in [DropWhen::Waiting, DropWhen::Woken] {
             for polls in 0..50 {
-                let nested = locks.lock("key").options(&long()).run(yield_now());
+                let nested = locks.lock("key").run(yield_now());
                 let ended = drop_after(nested, polls, when).await.is_some();
                 // The next nested call brings the row up to date.
-                let inside = locks
-                    .lock("key")
-                    .options(&long())
-                    .run(async { count(&setup).await });
+                let inside = locks.lock("key").run(async { count(&setup).await });
                 assert_eq!(inside.await.unwrap(), 2, "dropped after {polls} polls, {when:?}");
                 assert_eq!(count(&setup).await, 1);
                 if ended {
@@ -216,14 +189,11 @@ pub async fn a_nested_call_that_is_dropped_counts_back(fixture: &impl Fixture) {
 }
 
 /// A nested panic ends its own hold and no other.
-pub async fn a_nested_panic_counts_back(fixture: &impl Fixture) {
+pub async fn a_nested_panic_counts_back(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
-    let outer = locks.lock("key").options(&long()).run(async {
-        let nested = locks
-            .lock("key")
-            .options(&long())
-            .run(async { panic!("as planned") });
+    let outer = locks.lock("key").run(async {
+        let nested = locks.lock("key").run(async { panic!("as planned") });
         let panic: Result<Result<(), _>, _> = AssertUnwindSafe(nested).catch_unwind().await;
         assert!(panic.is_err());
         count(&setup).await
@@ -233,16 +203,13 @@ pub async fn a_nested_panic_counts_back(fixture: &impl Fixture) {
 }
 
 /// Locks of one call chain have one owner and leases of their own.
-pub async fn nested_calls_with_other_keys_share_the_owner(fixture: &impl Fixture) {
+pub async fn nested_calls_with_other_keys_share_the_owner(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
-    let outer = locks.lock("outer").options(&long()).run(async {
-        let inner = locks.lock("inner").options(&long()).run(async {
+    let outer = locks.lock("outer").run(async {
+        let inner = locks.lock("inner").run(async {
             // Re-entry finds a lock through those inside it.
-            let again = locks
-                .lock("outer")
-                .options(&long())
-                .run(async { setup.the_row("outer").await });
+            let again = locks.lock("outer").run(async { setup.the_row("outer").await });
             (again.await.unwrap(), setup.the_row("inner").await)
         });
         inner.await.unwrap()
@@ -257,93 +224,57 @@ pub async fn nested_calls_with_other_keys_share_the_owner(fixture: &impl Fixture
 }
 
 /// Waiting forever under another lock is refused; a bounded wait and re-entry are not.
-pub async fn waiting_forever_inside_of_another_lock_is_refused(fixture: &impl Fixture) {
+pub async fn waiting_forever_inside_of_another_lock_is_refused(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
-    let outer = locks.lock("outer").options(&long()).run(async {
-        let refused = locks
-            .lock("inner")
-            .options(&long())
-            .wait_forever()
-            .run(async {})
-            .await;
+    let outer = locks.lock("outer").run(async {
+        let refused = locks.lock("inner").wait_forever().run(async {}).await;
         assert!(matches!(refused, Err(LockError::Invalid { .. })), "{refused:?}");
         assert!(refused.unwrap_err().to_string().contains("inner"));
-        locks
-            .lock("inner")
-            .options(&patient())
-            .run(async {})
-            .await
-            .unwrap();
-        locks
-            .lock("outer")
-            .options(&long())
-            .wait_forever()
-            .run(async {})
-            .await
-            .unwrap();
+        locks.lock("inner").wait(LONG).run(async {}).await.unwrap();
+        locks.lock("outer").wait_forever().run(async {}).await.unwrap();
     });
     outer.await.unwrap();
-    locks
-        .lock("inner")
-        .options(&long())
-        .wait_forever()
-        .run(async {})
-        .await
-        .unwrap();
+    locks.lock("inner").wait_forever().run(async {}).await.unwrap();
 }
 
 /// Re-entry into a lease that was freed by force says lost, each time.
-pub async fn a_lease_that_was_freed_by_force_is_not_reentered(fixture: &impl Fixture) {
+pub async fn a_lease_that_was_freed_by_force_is_not_reentered(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (locks, operator) = (setup.manager().await, setup.manager().await);
-    let outer = locks
-        .lock("key")
-        .options(&long())
-        .on_lost(OnLost::Signal)
-        .run(async {
-            assert!(operator.admin().force_release("key").await.unwrap());
-            let freed = setup.the_row("key").await;
-            let nested = locks
-                .lock("key")
-                .options(&long())
-                .run(async { panic!("the lease is gone") })
-                .await;
-            let lost: LockError = nested.map(|(): ()| ()).unwrap_err();
-            assert!(
-                matches!(
-                    lost,
-                    LockError::Lost {
-                        reason: LostReason::Gone,
-                        ..
-                    }
-                ),
-                "{lost:?}"
-            );
-            assert_eq!(setup.the_row("key").await.reentrant_count, freed.reentrant_count);
-            let again = locks
-                .lock("key")
-                .options(&long())
-                .run(async {})
-                .await
-                .unwrap_err();
-            assert!(again.is_lost(), "lost is sticky, but it said {again:?}");
-        });
+    let outer = locks.lock("key").on_lost(OnLost::Signal).run(async {
+        assert!(operator.admin().force_release("key").await.unwrap());
+        let freed = setup.the_row("key").await;
+        let nested = locks.lock("key").run(async { panic!("the lease is gone") }).await;
+        let lost: LockError = nested.map(|(): ()| ()).unwrap_err();
+        assert!(
+            matches!(
+                lost,
+                LockError::Lost {
+                    reason: LostReason::Gone,
+                    ..
+                }
+            ),
+            "{lost:?}"
+        );
+        assert_eq!(setup.the_row("key").await.reentrant_count, freed.reentrant_count);
+        let again = locks.lock("key").run(async {}).await.unwrap_err();
+        assert!(again.is_lost(), "lost is sticky, but it said {again:?}");
+    });
     outer.await.unwrap();
 }
 
 /// Re-entry into a lease that ran out says lost, even if nobody took the row, and revives nothing.
-pub async fn an_expired_lease_is_not_reentered_even_if_nobody_took_it(fixture: &impl Fixture) {
+pub async fn an_expired_lease_is_not_reentered_even_if_nobody_took_it(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
-    let options = short().renew(false).on_lost(OnLost::Signal);
-    let outer = locks.lock("key").options(&options).run(async {
+    let lock = locks.lock("key").ttl(SHORT * 2).renew(false);
+    let outer = lock.on_lost(OnLost::Signal).run(async {
         let granted = setup.the_row("key").await;
         current().unwrap().lost().await;
         for wait in [Duration::ZERO, LONG] {
             let nested = locks
                 .lock("key")
-                .options(&long())
                 .wait(wait)
                 .run(async { panic!("not inside") })
                 .await;
@@ -373,20 +304,17 @@ pub async fn an_expired_lease_is_not_reentered_even_if_nobody_took_it(fixture: &
 }
 
 /// Re-entry moves the end of the lease later.
-pub async fn reentry_extends_the_lease(fixture: &impl Fixture) {
+pub async fn reentry_extends_the_lease(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
-    let outer = locks.lock("key").options(&long()).renew(false).run(async {
+    let outer = locks.lock("key").renew(false).run(async {
         let granted = setup.the_row("key").await;
         setup
             .until("key", |row| {
                 row.now > granted.acquired_at + Duration::from_millis(100)
             })
             .await;
-        let inside = locks
-            .lock("key")
-            .options(&long())
-            .run(async { setup.the_row("key").await });
+        let inside = locks.lock("key").run(async { setup.the_row("key").await });
         let inside = inside.await.unwrap();
         if setup.has_clock() {
             assert!(inside.expire_at >= granted.expire_at + Duration::from_millis(100));

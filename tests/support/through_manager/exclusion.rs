@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use dblock::{LockError, LostReason, current};
+use dblock_conformance::context::ROUNDS;
 use futures_util::future::join_all;
 use tokio::task::JoinSet;
 
-use super::setup::{SHORT, Setup, long, patient, short};
-use crate::Fixture;
-use crate::context::ROUNDS;
+use super::AnyFixture;
+use super::setup::{LONG, SHORT, Setup};
 
 /// The work that a lock protects: a read, an await, and a write.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl Resource {
 }
 
 /// Twelve tasks of two managers share two keys: no two are inside one at once, and no update is lost.
-pub async fn tasks_of_two_managers_never_overlap(fixture: &impl Fixture) {
+pub async fn tasks_of_two_managers_never_overlap(fixture: &dyn AnyFixture) {
     const TASKS: usize = 12;
     const TURNS: usize = 5;
     let setup = Setup::new(fixture).await;
@@ -47,12 +47,7 @@ pub async fn tasks_of_two_managers_never_overlap(fixture: &impl Fixture) {
             for turn in 0..TURNS {
                 let which = (task / 2 + turn) % 2;
                 let body = resources[which].use_it();
-                locks
-                    .lock(keys[which])
-                    .options(&patient())
-                    .run(body)
-                    .await
-                    .unwrap();
+                locks.lock(keys[which]).wait(LONG).run(body).await.unwrap();
             }
         });
     }
@@ -77,16 +72,16 @@ pub async fn tasks_of_two_managers_never_overlap(fixture: &impl Fixture) {
 }
 
 /// Eight callers queue in one process: they enter in the order in which they came.
-pub async fn callers_of_one_process_get_in_first_come_first_served(fixture: &impl Fixture) {
+pub async fn callers_of_one_process_get_in_first_come_first_served(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let locks = setup.manager().await;
-    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+    let guard = locks.lock("key").acquire().await.unwrap();
     let order = Mutex::new(Vec::new());
     let callers = (0..8).map(|caller| {
         let order = &order;
         locks
             .lock("key")
-            .options(&patient())
+            .wait(LONG)
             .run(async move { order.lock().unwrap().push(caller) })
     });
     // `join_all` polls them in order, and the release after all of them are in the queue.
@@ -97,35 +92,19 @@ pub async fn callers_of_one_process_get_in_first_come_first_served(fixture: &imp
 }
 
 /// Keys that look alike do not wait for each other.
-pub async fn other_keys_do_not_wait(fixture: &impl Fixture) {
+pub async fn other_keys_do_not_wait(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (first, second) = (setup.manager().await, setup.manager().await);
-    let _one = first.lock("key").options(&long()).acquire().await.unwrap();
+    let _one = first.lock("key").acquire().await.unwrap();
     for key in ["Key", "key ", "keY", "ke"] {
-        second
-            .lock(key)
-            .options(&long())
-            .acquire()
-            .await
-            .unwrap()
-            .release()
-            .await
-            .unwrap();
+        second.lock(key).acquire().await.unwrap().release().await.unwrap();
     }
-    assert!(
-        second
-            .lock("key")
-            .options(&long())
-            .acquire()
-            .await
-            .unwrap_err()
-            .is_busy()
-    );
+    assert!(second.lock("key").acquire().await.unwrap_err().is_busy());
 }
 
 /// A process died inside: for others the key is busy until the lease ends; they enter soon after, with a larger
 /// token.
-pub async fn a_lease_left_behind_is_taken_over_when_its_ttl_is_over(fixture: &impl Fixture) {
+pub async fn a_lease_left_behind_is_taken_over_when_its_ttl_is_over(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     // A lease that was passed on is short at first, and may be over when the machine stalls.
     for _ in 0..ROUNDS {
@@ -136,18 +115,18 @@ pub async fn a_lease_left_behind_is_taken_over_when_its_ttl_is_over(fixture: &im
     panic!("the lease was lost each time");
 }
 
-async fn is_taken_over(setup: &Setup<'_, impl Fixture>) -> bool {
+async fn is_taken_over(setup: &Setup<'_>) -> bool {
     let locks = setup.manager().await;
     // Long enough to be asked for meanwhile on a busy machine.
     let dead = setup.die_inside("key", SHORT * 5).await;
-    match locks.lock("key").options(&long()).acquire().await {
+    match locks.lock("key").acquire().await {
         Err(LockError::Busy { holder, .. }) => {
             let holder = holder.unwrap();
             assert_eq!((holder.owner, holder.name.as_str()), (dead.owner, "host/dead"));
         }
         other => panic!("{other:?}"),
     }
-    let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
+    let guard = locks.lock("key").wait(LONG).acquire().await.unwrap();
     if guard.pin().await.is_err() {
         return false;
     }
@@ -173,7 +152,7 @@ async fn is_taken_over(setup: &Setup<'_, impl Fixture>) -> bool {
 }
 
 /// A body three times as long as its ttl keeps others out under one lease.
-pub async fn renewal_keeps_a_body_inside_for_three_ttls(fixture: &impl Fixture) {
+pub async fn renewal_keeps_a_body_inside_for_three_ttls(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     // A machine that stalls for seconds loses a lease.
     for _ in 0..8 {
@@ -184,17 +163,16 @@ pub async fn renewal_keeps_a_body_inside_for_three_ttls(fixture: &impl Fixture) 
     panic!("the lease was lost each time");
 }
 
-async fn stays_inside(setup: &Setup<'_, impl Fixture>) -> bool {
+async fn stays_inside(setup: &Setup<'_>) -> bool {
     let (locks, other) = (setup.manager().await, setup.manager().await);
     // Long enough for renewals on a busy machine.
-    let options = patient().ttl(SHORT * 3);
-    let stayed = locks.lock("key").options(&options).run(async {
+    let stayed = locks.lock("key").wait(LONG).ttl(SHORT * 3).run(async {
         let lock = current().unwrap();
         let granted = setup.the_row("key").await;
         loop {
             let refused = other
                 .lock("key")
-                .options(&short())
+                .ttl(SHORT * 2)
                 .acquire()
                 .await
                 .map(|guard| guard.fence_token());

@@ -6,12 +6,12 @@ use std::time::Duration;
 use dblock::store::Store;
 use dblock::{InspectFilter, LockGuard, LockManager, StoreSource};
 
-use super::setup::{Setup, long, patient};
-use crate::Fixture;
+use super::AnyFixture;
+use super::setup::{LONG, Setup};
 
 /// After the end of a manager the others use the same handle as before: their locks go on, are passed on, and
 /// are taken. After the end of the last one a new manager can use it.
-pub async fn a_manager_that_ends_leaves_the_store_to_others(fixture: &impl Fixture) {
+pub async fn a_manager_that_ends_leaves_the_store_to_others(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let store = fixture.store().await;
     let manager = async |namespace: &str| {
@@ -21,9 +21,9 @@ pub async fn a_manager_that_ends_leaves_the_store_to_others(fixture: &impl Fixtu
     };
     for _ in 0..2 {
         let (first, second) = (manager("first").await, manager("second").await);
-        let guard = first.lock("key").options(&long()).acquire().await.unwrap();
+        let guard = first.lock("key").acquire().await.unwrap();
         guard.release().await.unwrap();
-        let held = second.lock("key").options(&long()).acquire().await.unwrap();
+        let held = second.lock("key").acquire().await.unwrap();
         keys_are_those_that_were_typed(&second, &held).await;
         // A caller of another process waits, so the second manager's end of the lock has something to pass on.
         let other = LockManager::builder(fixture.store().await)
@@ -31,27 +31,19 @@ pub async fn a_manager_that_ends_leaves_the_store_to_others(fixture: &impl Fixtu
             .build()
             .await;
         let other = other.unwrap();
-        let waiter = tokio::spawn(async move {
-            other
-                .lock("key")
-                .options(&patient())
-                .acquire()
-                .await?
-                .release()
-                .await
-        });
+        let waiter =
+            tokio::spawn(async move { other.lock("key").wait(LONG).acquire().await?.release().await });
         first.shutdown(Duration::ZERO).await;
 
         second
             .lock("other")
-            .options(&long())
             .acquire()
             .await
             .unwrap()
             .release()
             .await
             .unwrap();
-        held.extend(super::setup::LONG).await.unwrap();
+        held.extend(LONG).await.unwrap();
         held.release().await.unwrap();
         waiter.await.unwrap().unwrap();
         assert!(
@@ -76,7 +68,7 @@ async fn keys_are_those_that_were_typed(locks: &LockManager, held: &LockGuard) {
     assert_eq!(inside.await.unwrap().as_deref(), Some("key"));
     let rows = locks.admin().list(InspectFilter::new()).await.unwrap();
     assert!(rows.iter().any(|row| row.key.as_str() == "key"), "{rows:?}");
-    let busy = locks.lock("key").options(&long()).acquire().await.unwrap_err();
+    let busy = locks.lock("key").acquire().await.unwrap_err();
     assert_eq!(busy.key().map(dblock::Key::as_str), Some("key"));
     assert!(!busy.to_string().contains("second"), "{busy}");
 }
