@@ -37,7 +37,7 @@ use self::requests::{OnItsWay, Sent};
 use self::turns::Turns;
 use super::call::Call;
 use super::env::{Env, Time};
-use super::out::{Note, Reply, Unconfirmed, Waiter};
+use super::out::{Note, Reply, Turn, Unconfirmed, Waiter};
 use super::ownership::Ownership;
 use crate::Key;
 use crate::LostReason;
@@ -198,8 +198,8 @@ impl<A, C> Machine<A, C> {
         });
     }
 
-    /// The caller's transaction has written the row. `None` when its turn was over before, too late or by a
-    /// shutdown: then the caller rolls back.
+    /// The caller's transaction has written the row, in the turn with this lease. `None` when that was over before,
+    /// too late or by a shutdown: then the caller rolls back.
     pub fn taken(
         &mut self,
         env: &mut Env<'_>,
@@ -209,7 +209,8 @@ impl<A, C> Machine<A, C> {
         call: Arc<Call>,
     ) -> Option<Arc<Ownership>> {
         self.during(env, |machine, env| {
-            machine.take(number, lease_id, fence_token, call, env.now)
+            let turn = Turn { number, lease_id };
+            machine.take(turn, fence_token, call, env.now)
         })
     }
 

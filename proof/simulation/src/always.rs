@@ -124,7 +124,7 @@ impl World {
     /// The longest time that a caller waits.
     fn longest_wait(&self) -> u64 {
         if self.plan.healthy && self.plan.longest_section <= 4 {
-            if self.plan.busy && self.plan.callers.takes == 0 {
+            if self.plan.busy && (self.plan.callers.takes == 0 || self.plan.others.is_some()) {
                 5 * S
             } else {
                 8 * S

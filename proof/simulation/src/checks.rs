@@ -147,23 +147,40 @@ impl World {
         }
     }
 
-    /// A caller gets its turn.
-    pub(crate) fn check_turn(&mut self, number: usize) {
+    /// Another caller of the same process that has the key, or has its turn.
+    fn other_here(&self, number: usize) -> Option<usize> {
         let (process, key) = (self.callers[number].process, self.callers[number].key);
-        let other = self.live.iter().copied().find(|other| {
+        self.live.iter().copied().find(|other| {
             let caller = &self.callers[*other];
             let same = caller.process == process && caller.key == key && *other != number;
             same && (self.has_turn(*other) || self.is_inside(*other) && !self.is_cut(*other))
-        });
-        if let Some(other) = other {
+        })
+    }
+
+    /// A caller gets its turn.
+    pub(crate) fn check_turn(&mut self, number: usize) {
+        if let Some(other) = self.other_here(number) {
             self.fail(format!(
                 "caller {number} gets a turn while caller {other} has the key or its turn"
             ));
         }
+        let (process, key) = (self.callers[number].process, self.callers[number].key);
         if self.processes[process].cells[key].on_its_way {
             self.fail(format!(
                 "caller {number} gets a turn while a request is on its way"
             ));
+        }
+    }
+
+    /// A caller enters with its take.
+    pub(crate) fn check_taken(&mut self, number: usize) {
+        if let Some(other) = self.other_here(number) {
+            self.fail(format!(
+                "caller {number} enters with its take while caller {other} has the key or its turn"
+            ));
+        }
+        if self.processes[self.callers[number].process].stopped {
+            self.fail(format!("caller {number} enters with its take after the end"));
         }
     }
 

@@ -186,6 +186,7 @@ impl World {
             return;
         }
         tell!(self, "P{process} ends what is held");
+        self.processes[process].stopped = true;
         self.each(process, Machine::stop);
         self.after(2 * S, What::Die { process, incarnation });
     }

@@ -44,6 +44,8 @@ pub(crate) struct Process {
     pub(crate) alive: bool,
     /// It refuses callers.
     pub(crate) stopping: bool,
+    /// It has ended what was held.
+    pub(crate) stopped: bool,
     pub(crate) paused_until: u64,
     /// When it last resumed after a pause.
     pub(crate) resumed_at: u64,
@@ -113,6 +115,7 @@ impl Process {
             incarnation: 0,
             alive: true,
             stopping: false,
+            stopped: false,
             paused_until: 0,
             resumed_at: 0,
             cut: false,
@@ -135,6 +138,7 @@ impl Process {
         self.incarnation += 1;
         self.alive = true;
         self.stopping = false;
+        self.stopped = false;
         self.dispatch = Dispatch::new(1, plan.concurrency);
         self.drive_at = None;
         for (cell, key) in self.cells.iter_mut().zip(keys) {

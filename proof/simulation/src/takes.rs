@@ -190,7 +190,7 @@ impl World {
             self.after(CONNECTION_WITHIN, What::NoConnection(number));
             let later = self.tape.pick(&[60, 200, 1000, 4000]) * MS;
             let later = if self.plan.healthy {
-                later.min(200 * MS)
+                later.min(1000 * MS)
             } else {
                 later
             };
@@ -334,7 +334,9 @@ impl World {
         );
         let until = self.local(process) + LONGEST_TRY;
         let until = self.processes[process].clock.when(until, self.now);
-        self.at(until, What::TryOver(open));
+        // It may notice that late.
+        let later = self.tape.pick(&[0, 200, 2000]) * MS;
+        self.at(until + later, What::TryOver(open));
         let delay = self.delay();
         match fate {
             Fate::Goes => self.after(delay, What::TakeSees(open)),
@@ -434,6 +436,7 @@ impl World {
                 match entered {
                     Some(ownership) => {
                         self.callers[number].due[Asked::Acquire as usize] = None;
+                        self.check_taken(number);
                         self.granted(process, key, number, ownership);
                         let often = self.plan.faults.lost;
                         if self.tape.chance(often) {

@@ -205,25 +205,25 @@ impl<A, C> Machine<A, C> {
             return;
         };
         if let Some(waiter) = self.queue.remove(number) {
-            self.turns.give(number, waiter.since, env.now);
             let lease_id = env.random.lease_id();
-            self.reply(Reply::Turn(waiter, Turn { number, lease_id }));
+            let turn = Turn { number, lease_id };
+            self.turns.give(turn, waiter.since, env.now);
+            self.reply(Reply::Turn(waiter, turn));
         }
     }
 
     /// The caller enters whose transaction has written the row, if it is still its turn.
     pub(super) fn take(
         &mut self,
-        number: u64,
-        lease_id: Uuid,
+        turn: Turn,
         fence_token: i64,
         call: Arc<Call>,
         now: Time,
     ) -> Option<Arc<Ownership>> {
-        let since = self.turns.end(number)?;
+        let since = self.turns.took(turn)?;
+        let lease_id = turn.lease_id;
         let key = self.key.clone();
         let ownership = Arc::new(Ownership::new(key, call, lease_id, fence_token, now, Time::MAX));
-        self.turns.took(lease_id);
         self.entered(&ownership, since, now);
         self.held = Some(Held::taken(Arc::clone(&ownership)));
         Some(ownership)

@@ -13,6 +13,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use crate::machine::env::Time;
+use crate::machine::out::Turn;
 
 /// How long a caller may try. Then the next one goes on.
 const LONGEST_TRY: Duration = Duration::from_millis(2500);
@@ -28,9 +29,9 @@ pub(super) const BUSY_AFTER: Duration = Duration::from_millis(20);
 #[derive(Debug)]
 enum State {
     Nobody,
-    /// The turn of the caller with this number, that came at `since`.
+    /// The turn of a caller that came at `since`.
     Out {
-        number: u64,
+        turn: Turn,
         since: Time,
         until: Time,
     },
@@ -106,26 +107,20 @@ impl Turns {
         matches!(self.state, State::Nobody) && self.series.is_none()
     }
 
-    /// Gives a turn to the caller with this number, that came at `since`.
-    pub(super) fn give(&mut self, number: u64, since: Time, now: Time) {
+    /// Gives a turn to a caller that came at `since`.
+    pub(super) fn give(&mut self, turn: Turn, since: Time, now: Time) {
         let until = now + LONGEST_TRY;
-        self.state = State::Out { number, since, until };
+        self.state = State::Out { turn, since, until };
         self.series.get_or_insert(Series {
             since: now,
             until: now,
         });
     }
 
-    /// Ends the turn of the caller with this number. Returns since when the caller waited, if it was its turn.
-    pub(super) fn end(&mut self, number: u64) -> Option<Time> {
-        match self.state {
-            State::Out {
-                number: whose, since, ..
-            } if whose == number => {
-                self.state = State::Nobody;
-                Some(since)
-            }
-            _ => None,
+    /// Ends the turn of the caller with this number.
+    pub(super) fn end(&mut self, number: u64) {
+        if matches!(self.state, State::Out { turn, .. } if turn.number == number) {
+            self.state = State::Nobody;
         }
     }
 
@@ -136,9 +131,16 @@ impl Turns {
         }
     }
 
-    /// The caller whose turn it was has taken the key with this lease.
-    pub(super) fn took(&mut self, lease_id: Uuid) {
-        self.state = State::Took(lease_id);
+    /// The key was taken with this turn. Returns since when the caller waited, if the turn was not over. By its lease
+    /// it differs from all others, also from those of a machine that was forgotten.
+    pub(super) fn took(&mut self, taken: Turn) -> Option<Time> {
+        match self.state {
+            State::Out { turn, since, .. } if turn == taken => {
+                self.state = State::Took(taken.lease_id);
+                Some(since)
+            }
+            _ => None,
+        }
     }
 
     /// A lease of this process is over.

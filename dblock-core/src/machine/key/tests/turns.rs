@@ -197,6 +197,20 @@ fn a_turn_is_over_after_a_while() {
 }
 
 #[test]
+fn a_take_in_a_former_turn_does_not_count() {
+    let (mut a, given) = Process::trying("a");
+    let former = given.turn;
+    assert_eq!(a.comes_back(given, true), ["a may take"]);
+    let mut given = a.given();
+    let turn = given.turn;
+    assert_eq!(turn.number, former.number);
+    given.turn = former;
+    assert!(!a.has_taken(&given, 7));
+    given.turn = turn;
+    assert!(a.has_taken(&given, 8), "the other one is still out");
+}
+
+#[test]
 fn whoever_is_gone_has_no_turn() {
     let (mut a, given) = Process::trying("a");
     a.wants_to_take("b", Some(5 * SECOND));
