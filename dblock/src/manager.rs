@@ -3,7 +3,6 @@
 mod acquire;
 mod admin;
 mod default;
-mod keys;
 mod lead;
 mod lock;
 #[cfg(feature = "run_once")]
@@ -25,8 +24,7 @@ use crate::store::{Capabilities, Store};
 pub(crate) use self::acquire::Began;
 pub use self::admin::Admin;
 pub use self::default::{AlreadyInstalled, install};
-pub use self::keys::LockKeys;
-pub use self::lock::LockBuilder;
+pub use self::lock::{LockBuilder, LockKeys};
 #[cfg(feature = "run_once")]
 use self::new_keys::NewKeys;
 

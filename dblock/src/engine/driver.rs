@@ -1,28 +1,30 @@
 //! The driver: all I/O, timers and threads of an engine. It decides nothing about a lock.
 
-mod batch;
 mod listener;
 pub(crate) mod purge;
 mod stop;
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
+use dblock_core::machine::dispatch::{MAX_BATCH, time_limit};
+use dblock_core::machine::key::Transmit;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use self::batch::{Answered, Batch};
 use self::listener::{Listener, ListenerEvent};
 use self::stop::Stop;
-use super::cells::Machine;
+use super::cells::{Cell, Machine};
 use super::handle::{Command, Turns};
 use super::resumption::Resumption;
 use super::shared::Shared;
+use crate::store::{Outcome, Request, Store, StoreError, StoreErrorKind};
 
 /// How long a stopping engine waits for its releases, and then for the store to close.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -210,4 +212,87 @@ impl Drop for Driver {
         self.shared.driver_gone.store(true, Ordering::Release);
         self.shared.cells.each(|cell| self.shared.abort(cell));
     }
+}
+
+// ── Batches ──────────────────────────────────────────────────────────────────────────────────────────
+
+/// Requests that go together.
+struct Batch {
+    lane: usize,
+    cells: Vec<Arc<Cell>>,
+    requests: Vec<Request>,
+    limit: Duration,
+}
+
+/// A batch and its answers.
+struct Answered {
+    lane: usize,
+    cells: Vec<Arc<Cell>>,
+    answers: Vec<Result<Outcome, StoreError>>,
+    /// How long the store took.
+    took: Duration,
+    /// The largest batch for these keys next time.
+    most_together: usize,
+}
+
+impl Batch {
+    fn new(lane: usize) -> Self {
+        Self {
+            lane,
+            cells: Vec::new(),
+            requests: Vec::new(),
+            limit: time_limit(None),
+        }
+    }
+
+    fn push(&mut self, cell: Arc<Cell>, transmit: Transmit) {
+        self.limit = self.limit.min(time_limit(transmit.time_limit));
+        self.cells.push(cell);
+        self.requests.push(transmit.request);
+    }
+
+    fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Runs the batch on `store`.
+    async fn run(self, store: Arc<dyn Store>) -> Answered {
+        let count = self.requests.len();
+        let sent_at = Instant::now();
+        let (answers, most_together) = match answers_of(&*store, &self.requests, self.limit).await {
+            Ok(answers) => (answers, MAX_BATCH),
+            Err(error) => (vec![Err(error); count], (count / 8).max(1)),
+        };
+        Answered {
+            lane: self.lane,
+            cells: self.cells,
+            answers,
+            took: sent_at.elapsed(),
+            most_together,
+        }
+    }
+}
+
+/// # Errors
+/// The store did not give one answer to each request.
+async fn answers_of(
+    store: &dyn Store,
+    requests: &[Request],
+    limit: Duration,
+) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
+    // The call is inside the future too: a store may panic before it returns its future.
+    let work = async { timeout(limit, store.apply(requests)).await };
+    let message = match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(Ok(answers)) if answers.len() == requests.len() => return Ok(answers),
+        Ok(Ok(answers)) => {
+            format!(
+                "the store gave {} answers to {} requests",
+                answers.len(),
+                requests.len()
+            )
+        }
+        Ok(Err(_)) => format!("the database has not answered within {limit:?}"),
+        Err(_) => "the store panicked".into(),
+    };
+    Err(StoreError::new(StoreErrorKind::Interrupted, message))
 }

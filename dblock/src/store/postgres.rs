@@ -5,7 +5,6 @@
 //! user's transaction that locks a row delays nobody else. `sql.rs` explains why the statements are
 //! right.
 
-mod action;
 mod admin;
 mod apply;
 mod certain;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
-use super::action::{ByStatement, Placed};
+use super::apply::{ByStatement, Placed};
 use crate::store::clock::length;
 use crate::store::sql_row::{self, WIDTH, unreadable};
 use crate::store::{Holder, Kind, LockRow, Outcome, Released};
