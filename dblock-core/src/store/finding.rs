@@ -67,3 +67,27 @@ impl Finding {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_well_has_its_severity_and_a_remedy() {
+        let fine = Finding::fine("c", "f", "m");
+        let note = Finding::note("c", "f", "m", "r");
+        let fault = Finding::fault("c", "f", "m", "r");
+        assert_eq!((fine.severity, &fine.remedy), (Severity::Fine, &None));
+        for (found, severity) in [(note, Severity::Note), (fault, Severity::Fault)] {
+            let remedy = Some("r".to_owned());
+            assert_eq!(
+                found,
+                Finding {
+                    severity,
+                    remedy,
+                    ..fine.clone()
+                }
+            );
+        }
+    }
+}

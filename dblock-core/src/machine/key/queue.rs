@@ -87,13 +87,10 @@ impl<A> WaitQueue<A> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Takes the first caller, if its timeout has not passed and it passes `test`.
-    pub(super) fn pop_if(&mut self, now: Time, test: impl FnOnce(&LockOptions) -> bool) -> Option<Waiter<A>> {
+    /// Takes the first caller, if it passes `test`. Those whose timeout has passed are no longer here.
+    pub(super) fn pop_if(&mut self, test: impl FnOnce(&LockOptions) -> bool) -> Option<Waiter<A>> {
         let (number, first) = self.first()?;
-        let in_time = first.call.deadline.is_none_or(|deadline| now < deadline);
-        (in_time && test(&first.call.options))
-            .then(|| self.remove(number))
-            .flatten()
+        test(&first.call.options).then(|| self.remove(number)).flatten()
     }
 
     /// Takes a caller whose timeout has passed.

@@ -1,6 +1,7 @@
 //! Sequences of events, and what the machine wants done after each.
 
 mod begun;
+mod hand_over;
 mod lease;
 mod successor;
 mod transaction;

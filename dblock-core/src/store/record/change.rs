@@ -215,6 +215,28 @@ mod tests {
     }
 
     #[test]
+    fn a_write_needs_a_lease_or_ends_one() {
+        let id = Uuid::from_u128(1);
+        let begin = RecordChange::Insert(entry(RecordState::Processing, 7, 1));
+        let write = RecordWrite::new(key(), begin.clone());
+        assert_eq!((write.needs(), write.ends()), (None, None));
+        let write = RecordWrite::under(key(), begin.clone(), id);
+        assert_eq!((write.needs(), write.ends()), (Some(id), None));
+        let done = entry(RecordState::Succeeded, 7, 1);
+        let version = done.version();
+        for (change, expected, ends) in [
+            (RecordChange::Replace(version, done), Some(version), Some(id)),
+            (RecordChange::Delete(version), Some(version), None),
+            (begin, None, None),
+        ] {
+            assert_eq!(change.expected(), expected);
+            let mut write = RecordWrite::new(key(), change);
+            write.lease = WriteLease::Ends(id);
+            assert_eq!((write.needs(), write.ends()), (None, ends), "{write:?}");
+        }
+    }
+
+    #[test]
     fn each_write_needs_the_version_that_was_read() {
         use RecordState::{Failed, Processing, Succeeded};
         let begin = entry(Processing, 7, 1);

@@ -49,7 +49,7 @@ impl<C> Held<C> {
             ..*self.times()?
         };
         let confirmed = times.store_end.since(now);
-        let next = queue.pop_if(now, |LockOptions { ttl, renew, .. }| {
+        let next = queue.pop_if(|LockOptions { ttl, renew, .. }| {
             *renew && confirmed >= ttl.mul_f64(2.0 / 3.0) && now < times.deadline(*ttl)
         })?;
         let token = self.current.fence_token + 1;

@@ -411,3 +411,14 @@ fn only_those_are_refused_at_once_whom_asking_again_cannot_help() {
         assert_eq!(said, refused, "{kind:?}");
     }
 }
+
+#[test]
+fn a_manager_that_shuts_down_refuses_those_that_hold_no_other_lock_first() {
+    let mut a = Process::holding("a");
+    let mut nested = call(options());
+    nested.nested = true;
+    a.wants_with("nested", Some(5 * SECOND), nested);
+    a.wants("outermost", Some(5 * SECOND));
+    assert_eq!(a.says(Machine::refuse_outermost), ["outermost refused: shutdown"]);
+    assert_eq!(a.says(Machine::stop), ["nested refused: shutdown"]);
+}
