@@ -1,15 +1,17 @@
 //! How [`LockOptions`] are written in a configuration file.
 
+use std::fmt;
 use std::time::Duration;
 
-use serde::de::{Deserialize, Deserializer, Error as _};
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Deserialize, Deserializer, Error as _, MapAccess, Visitor};
 
 use crate::duration;
 use crate::options::{LockOptions, OnLost};
 
 /// [`LockOptions`] as they are written.
 #[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields, expecting = "the options of a lock")]
+#[serde(deny_unknown_fields)]
 struct Options {
     #[serde(default, deserialize_with = "given")]
     ttl: Option<Written>,
@@ -65,8 +67,23 @@ impl Written {
 // Derived, it would live as long as the function's name in it.
 impl<'de> Deserialize<'de> for LockOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let written = Options::deserialize(deserializer)?;
+        let written = deserializer.deserialize_map(Named)?;
         written.try_into().map_err(D::Error::custom)
+    }
+}
+
+/// Options by their names. A derived struct would be read from a list too, by the order of its fields.
+struct Named;
+
+impl<'de> Visitor<'de> for Named {
+    type Value = Options;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the options of a lock")
+    }
+
+    fn visit_map<M: MapAccess<'de>>(self, options: M) -> Result<Options, M::Error> {
+        Options::deserialize(MapAccessDeserializer::new(options))
     }
 }
 
@@ -206,7 +223,14 @@ mod tests {
             let null = serde_json::from_str::<LockOptions>(&format!(r#"{{"{field}": null}}"#));
             assert!(null.is_err(), "{field}");
         }
-        let number = serde_json::from_str::<LockOptions>("30").unwrap_err().to_string();
-        assert!(number.contains("expected the options of a lock"), "{number}");
+        for other in ["30", "[]", r#"["10s"]"#] {
+            let error = serde_json::from_str::<LockOptions>(other)
+                .unwrap_err()
+                .to_string();
+            assert!(
+                error.contains("expected the options of a lock"),
+                "{other}: {error}"
+            );
+        }
     }
 }
