@@ -147,12 +147,17 @@ impl LockManagerBuilder {
     /// # Cancel safety
     /// Dropping the future leaves nothing behind, except that a migration may still be carried out.
     pub async fn build(self) -> Result<LockManager, LockError> {
-        let manager = self.auto_migrate;
+        let migrates = self.auto_migrate;
         let locks = self.build_lazy()?;
-        if manager {
-            locks.admin().migrate().await?;
+        let ready = if migrates {
+            locks.admin().migrate().await
         } else {
-            locks.check_schema().await?;
+            locks.check_schema().await
+        };
+        if let Err(error) = ready {
+            // A process that ends now leaves no open connection: SQLite would leave files beside its own.
+            locks.shutdown(Duration::ZERO).await;
+            return Err(error);
         }
         Ok(locks)
     }

@@ -22,6 +22,7 @@ async fn a_command_leaves_no_files_beside_that_of_sqlite() {
         (&["doctor"], 0),
         (&["ls"], 0),
         (&["show", "a"], 1),
+        (&["--table", "other", "ls"], 78),
     ] {
         let told = said(bare().args(["--url", &url]).args(command)).await;
         assert_eq!(told.code, Some(code), "{told:?}");
