@@ -1,7 +1,7 @@
 //! `cargo xtask flaws`: takes one rule after the other out of a copy of the code, with the patches in
 //! `proof/flaws`, and demands that the simulation or a test of the core finds each.
 //!
-//! A patch begins with what it breaks, in words, and with its judge.
+//! A patch begins with what it breaks, in words, with its judge, and with what the simulation says of it.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -37,6 +37,8 @@ struct Flaw {
     name: String,
     patch: PathBuf,
     judge: Judge,
+    /// Words of the violation that the flaw leads to.
+    finds: String,
 }
 
 /// What must find a flaw.
@@ -99,25 +101,33 @@ fn read(folder: &Path) -> anyhow::Result<Vec<Flaw>> {
             continue;
         }
         let text = fs::read_to_string(&patch)?;
-        let judge = judge(&text).with_context(|| patch.display().to_string())?;
+        let (judge, finds) = head(&text).with_context(|| patch.display().to_string())?;
         let name = patch
             .file_stem()
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        flaws.push(Flaw { name, patch, judge });
+        flaws.push(Flaw {
+            name,
+            patch,
+            judge,
+            finds,
+        });
     }
     flaws.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(flaws)
 }
 
-/// The judge that the head of a patch names.
-fn judge(patch: &str) -> anyhow::Result<Judge> {
-    let mut head = patch.lines().take_while(|line| !line.starts_with("diff "));
-    let line = head.find_map(|line| line.strip_prefix("judge: "));
-    match line.and_then(|line| line.split_once(' ')) {
-        Some(("simulation", seeds)) => Ok(Judge::Simulation(seeds.parse()?)),
-        Some(("test", name)) => Ok(Judge::Test(name.to_owned())),
+/// The judge that the head of a patch names, and words of what it finds.
+fn head(patch: &str) -> anyhow::Result<(Judge, String)> {
+    let head = || patch.lines().take_while(|line| !line.starts_with("diff "));
+    let given = |name: &str| head().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
+    match given("judge").and_then(|judge| judge.split_once(' ')) {
+        Some(("simulation", seeds)) => {
+            let finds = given("finds").context("its head needs a line `finds: WORDS OF THE VIOLATION`")?;
+            Ok((Judge::Simulation(seeds.parse()?), finds.to_owned()))
+        }
+        Some(("test", name)) => Ok((Judge::Test(name.to_owned()), name.to_owned())),
         _ => bail!("its head needs a line `judge: simulation SCHEDULES` or `judge: test NAME`"),
     }
 }
@@ -147,17 +157,18 @@ fn strictest<'a>(judges: impl Iterator<Item = &'a Judge>) -> Vec<Judge> {
     strictest
 }
 
-/// A copy of the code, into which flaws are put.
+/// A copy of the code, into which flaws are put, with a target folder of its own: no program that others run has
+/// a flaw in it.
 struct Copy {
     tree: Tree,
-    target: PathBuf,
+    folder: PathBuf,
 }
 
 impl Copy {
     async fn new() -> anyhow::Result<Self> {
-        let target = target_folder().await?;
-        let tree = Tree::copy(target.join("flaws")).await?;
-        Ok(Self { tree, target })
+        let folder = target_folder().await?.join("flaws");
+        let tree = Tree::copy(folder.join("tree")).await?;
+        Ok(Self { tree, folder })
     }
 
     /// What the judge says of the flaw; `None` if it finds nothing.
@@ -168,7 +179,15 @@ impl Copy {
             Err(error) => Err(error),
         };
         self.apply(&flaw.patch, &["--reverse"]).await?;
-        found
+        let found = found?;
+        if let Some(found) = &found {
+            ensure!(
+                found.contains(&flaw.finds),
+                "what is found is not {:?}: {found}",
+                flaw.finds
+            );
+        }
+        Ok(found)
     }
 
     async fn apply(&self, patch: &Path, how: &[&str]) -> anyhow::Result<()> {
@@ -178,7 +197,7 @@ impl Copy {
             .arg(patch)
             .current_dir(self.tree.folder());
         // In a folder of a repository git would leave out the files outside of that folder.
-        git.env("GIT_CEILING_DIRECTORIES", &self.target);
+        git.env("GIT_CEILING_DIRECTORIES", &self.folder);
         let ended = kept(&mut git, STOP).await?;
         ensure!(ended.passed, "it does not apply: {}", ended.output);
         Ok(())
@@ -219,7 +238,7 @@ impl Copy {
         command.args(what).current_dir(self.tree.folder());
         // A flaw changes a few functions of one crate.
         command.env("CARGO_INCREMENTAL", "1");
-        command.env("CARGO_TARGET_DIR", &self.target);
+        command.env("CARGO_TARGET_DIR", self.folder.join("target"));
         command
     }
 }
@@ -251,14 +270,19 @@ mod tests {
 
     #[test]
     fn a_patch_names_its_judge_before_its_changes() {
-        let judged = |line: &str| judge(&format!("Nothing is released.\n{line}\n\ndiff --git a/x b/x\n"));
-        assert_eq!(judged("judge: simulation 2000").unwrap(), Judge::Simulation(2000));
+        let judged = |lines: &str| head(&format!("Nothing is released.\n{lines}\n\ndiff --git a/x b/x\n"));
+        assert_eq!(
+            judged("judge: simulation 2000\nfinds: two are inside").unwrap(),
+            (Judge::Simulation(2000), "two are inside".to_owned())
+        );
+        let name = || "some_name".to_owned();
         assert_eq!(
             judged("judge: test some_name").unwrap(),
-            Judge::Test("some_name".to_owned())
+            (Judge::Test(name()), name())
         );
         assert!(judged("judge: somebody").is_err());
-        assert!(judge("A flaw.\n\ndiff --git a/x b/x\njudge: simulation 1\n").is_err());
+        assert!(judged("judge: simulation 2000").is_err());
+        assert!(head("A flaw.\n\ndiff --git a/x b/x\njudge: simulation 1\nfinds: it\n").is_err());
     }
 
     #[test]
