@@ -39,6 +39,7 @@ struct Idle<C> {
 /// A store's connections, opened when needed. Each use takes a permit.
 pub(crate) struct Connections<C> {
     open: Box<dyn Fn(usize) -> Opening<C> + Send + Sync>,
+    place: Box<dyn Fn() -> Option<String> + Send + Sync>,
     servers: Servers,
     idle: Mutex<Vec<Idle<C>>>,
     shared: Semaphore,
@@ -49,10 +50,12 @@ pub(crate) struct Connections<C> {
 impl<C> Connections<C> {
     /// `open` opens a connection to a server, by its index in `names`, and makes the session settings. At most
     /// `shared` connections are for any use, and `reserved` more for [`take_reserved`](Self::take_reserved).
+    /// `place` says where the database is, as [`Store::location`](super::Store::location).
     pub(crate) fn new<F>(
         shared: usize,
         reserved: usize,
         names: Vec<Arc<str>>,
+        place: impl Fn() -> Option<String> + Send + Sync + 'static,
         open: impl Fn(usize) -> F + Send + Sync + 'static,
     ) -> Self
     where
@@ -60,6 +63,7 @@ impl<C> Connections<C> {
     {
         Self {
             open: Box::new(move |server| Box::pin(open(server))),
+            place: Box::new(place),
             servers: Servers::new(names),
             idle: Mutex::new(Vec::new()),
             shared: Semaphore::new(shared),
@@ -157,13 +161,12 @@ impl<C> Connections<C> {
         timeout(CONNECT_TIMEOUT, self.servers.open(&self.open))
             .await
             .unwrap_or_else(|_| {
-                Err(StoreError::new(
-                    StoreErrorKind::Unreachable,
-                    format!(
-                        "the database did not accept a connection within {CONNECT_TIMEOUT:?}; is the server running, and \
-                         is the address right?"
-                    ),
-                ))
+                let at = (self.place)().map_or_else(String::new, |place| format!(" at {place}"));
+                let message = format!(
+                    "the database{at} did not accept a connection within {CONNECT_TIMEOUT:?}; is the server running, and is \
+                     the address right?"
+                );
+                Err(StoreError::new(StoreErrorKind::Unreachable, message))
             })
     }
 
@@ -275,5 +278,33 @@ impl<C> DerefMut for Borrowed<'_, C> {
         &mut connected
             .expect("the connection is there until `keep` takes self")
             .connection
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Nothing;
+
+    impl Alive for Nothing {
+        async fn is_alive(&mut self) -> bool {
+            true
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_database_that_says_nothing_is_named() {
+        let never = |_| std::future::pending::<Result<Nothing, StoreError>>();
+        for (place, said) in [
+            (Some("db:5432/app"), "the database at db:5432/app did not accept"),
+            (None, "the database did not accept"),
+        ] {
+            let place = move || place.map(str::to_owned);
+            let connections = Connections::new(1, 0, vec![Arc::default()], place, never);
+            let error = connections.take().await.err().unwrap();
+            assert_eq!(error.kind(), StoreErrorKind::Unreachable);
+            assert!(error.to_string().starts_with(said), "{error}");
+        }
     }
 }

@@ -72,16 +72,18 @@ impl MySqlStore {
         any_server: bool,
     ) -> Self {
         let names = servers.iter().map(OptionsSource::server).collect();
-        let for_opening = servers.clone();
+        let (of_place, for_opening) = (servers.clone(), servers.clone());
+        let place = move || place(&of_place);
         let table_sql = table.quoted('`');
         // One server needs no choice.
         let version_table = (servers.len() > 1).then(|| table.quoted_version('`'));
+        let open = move |server: usize| {
+            let options = for_opening[server].clone();
+            let version_table = version_table.clone();
+            async move { session::open(&options, any_server, version_table).await }
+        };
         Self {
-            connections: Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, names, move |server| {
-                let options = for_opening[server].clone();
-                let version_table = version_table.clone();
-                async move { session::open(&options, any_server, version_table).await }
-            }),
+            connections: Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, names, place, open),
             servers,
             any_server,
             statements: Statements::new(&table_sql),
@@ -162,6 +164,14 @@ impl MySqlStore {
     }
 }
 
+/// Addresses and database, as far as the options are known.
+fn place(servers: &[OptionsSource<MySqlConnectOptions>]) -> Option<String> {
+    connect_options::place(servers, |options| {
+        let database = options.get_database().map(str::to_owned);
+        (error::address(options), database)
+    })
+}
+
 impl fmt::Debug for MySqlStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The options are left out: they contain the password.
@@ -183,10 +193,7 @@ impl Store for MySqlStore {
     }
 
     fn location(&self) -> Option<String> {
-        connect_options::place(&self.servers, |options| {
-            let database = options.get_database().map(str::to_owned);
-            (error::address(options), database)
-        })
+        place(&self.servers)
     }
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {

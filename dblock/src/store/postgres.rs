@@ -72,10 +72,13 @@ impl PostgresStore {
         let names = servers.iter().map(OptionsSource::server).collect();
         let opener = Opener::new(servers.clone());
         let (pooled, identity) = (opener.pooled(), opener.identity());
-        let connections = Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, names, move |server| {
+        let open = move |server| {
             let opener = opener.clone();
             async move { opener.open(server).await }
-        });
+        };
+        let of_place = servers.clone();
+        let place = move || place(&of_place);
+        let connections = Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, names, place, open);
         Self {
             sql: sql::Sql::new(&table),
             table,
@@ -150,6 +153,15 @@ impl PostgresStore {
     }
 }
 
+/// Addresses and database, as far as the options are known.
+fn place(servers: &[OptionsSource<PgConnectOptions>]) -> Option<String> {
+    connect_options::place(servers, |options| {
+        // Without a database the server uses the user's name.
+        let database = options.get_database().unwrap_or(options.get_username());
+        (error::address(options), Some(database.to_owned()))
+    })
+}
+
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PostgresStore")
@@ -171,11 +183,7 @@ impl Store for PostgresStore {
     }
 
     fn location(&self) -> Option<String> {
-        connect_options::place(&self.servers, |options| {
-            // Without a database the server uses the user's name.
-            let database = options.get_database().unwrap_or(options.get_username());
-            (error::address(options), Some(database.to_owned()))
-        })
+        place(&self.servers)
     }
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {

@@ -53,7 +53,9 @@ impl SqliteStore {
         let settings = session::settings(options.clone());
         let statements = Arc::new(Statements::new(&table));
         let (tables, texts) = (table.clone(), Arc::clone(&statements));
-        let connections = Connections::new(1, 0, vec![Arc::default()], move |_| {
+        let file = options.get_filename().display().to_string();
+        let place = move || Some(file.clone());
+        let connections = Connections::new(1, 0, vec![Arc::default()], place, move |_| {
             let (options, table, statements) = (settings.clone(), tables.clone(), Arc::clone(&texts));
             async move { session::open(options, &table, &statements).await }
         });

@@ -58,8 +58,7 @@ pub(crate) async fn apply(store: &EtcdStore, requests: &[Request]) -> Vec<Answer
             answers[place] = answer;
         }
     }
-    lent.finish(answers.iter().filter_map(|answer| answer.as_ref().err()));
-    answers
+    lent.finish_all(answers)
 }
 
 /// Requests of one kind, and their places in the batch.

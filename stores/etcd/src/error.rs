@@ -1,5 +1,7 @@
 //! The meaning of etcd's errors.
 
+use std::error::Error as _;
+
 use dblock_core::store::{StoreError, StoreErrorKind};
 use etcd_client::Error;
 use tonic::Code;
@@ -55,7 +57,30 @@ pub(crate) fn of_call(error: Error) -> StoreError {
             "the connection to etcd broke, or it did not answer in time",
         ),
     };
-    StoreError::new(kind, format!("{remedy} ({text})")).with_source(error)
+    let cause = match &error {
+        Error::GRpcStatus(status) => status.source(),
+        Error::TransportError(error) => error.source(),
+        _ => None,
+    };
+    let message = format!("{remedy} ({})", caused(text, cause));
+    StoreError::new(kind, message).with_source(error)
+}
+
+/// A text with its causes: that of the client alone says little more than that it failed.
+fn caused(mut text: String, mut cause: Option<&(dyn std::error::Error + 'static)>) -> String {
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
+/// The error with the address of the member that it comes from.
+pub(crate) fn at(address: &str, error: StoreError) -> StoreError {
+    error.with_prefix(&format!("{address}: "))
 }
 
 /// It is not known what was carried out.

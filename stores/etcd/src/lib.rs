@@ -107,9 +107,8 @@ impl EtcdStore {
 
     async fn check(&self) -> Result<(), StoreError> {
         let mut lent = self.members.take().await?;
-        let checked = server::revisions(&mut lent.client).await;
-        lent.finish(checked.as_ref().err());
-        let (revision, first_is_there) = checked?;
+        let revisions = server::revisions(&mut lent.client).await;
+        let (revision, first_is_there) = lent.finish(revisions)?;
         server::check_compaction(revision, first_is_there)
     }
 
@@ -121,8 +120,7 @@ impl EtcdStore {
             Ok((status, server::revisions(client).await?))
         }
         .await;
-        lent.finish(looked.as_ref().err());
-        let (status, (revision, first_is_there)) = looked?;
+        let (status, (revision, first_is_there)) = lent.finish(looked)?;
         Ok(vec![
             server::version(&status),
             server::compaction(revision, first_is_there),
@@ -158,8 +156,7 @@ impl Store for EtcdStore {
         Box::pin(async move {
             let mut lent = self.members.take().await?;
             let rows = admin::inspect(&mut lent.client, &self.names, filter).await;
-            lent.finish(rows.as_ref().err());
-            rows
+            lent.finish(rows)
         })
     }
 
@@ -167,8 +164,7 @@ impl Store for EtcdStore {
         Box::pin(async move {
             let mut lent = self.members.take().await?;
             let revoked = admin::mark_revoked(&mut lent.client, &self.names, key).await;
-            lent.finish(revoked.as_ref().err());
-            revoked
+            lent.finish(revoked)
         })
     }
 
@@ -176,8 +172,7 @@ impl Store for EtcdStore {
         Box::pin(async move {
             let mut lent = self.members.take().await?;
             let freed = admin::free(&mut lent.client, &self.names, key).await;
-            lent.finish(freed.as_ref().err());
-            freed
+            lent.finish(freed)
         })
     }
 
@@ -189,9 +184,10 @@ impl Store for EtcdStore {
             };
             lent.may_be_dropped();
             let mut client = lent.client.clone();
-            let error = listen::listen(&mut client, &self.names, &self.places, tell).await;
-            lent.finish([&error]);
-            error
+            match lent.finish(listen::listen(&mut client, &self.names, &self.places, tell).await) {
+                Err(error) => error,
+                Ok(never) => match never {},
+            }
         })
     }
 

@@ -2,6 +2,8 @@
 //! has gone to whoever was next. A process knows its own places; for others a release is reported, and they
 //! ask.
 
+use std::convert::Infallible;
+
 use dblock_core::store::{StoreError, StoreErrorKind, WakeUp};
 use etcd_client::{Client, ResponseHeader, WatchFilterType, WatchOptions};
 
@@ -16,17 +18,7 @@ pub(crate) async fn listen(
     names: &Keys,
     places: &Places,
     tell: &(dyn Fn(WakeUp) + Send + Sync),
-) -> StoreError {
-    let watched = watch(client, names, places, tell).await;
-    watched.err().unwrap_or_else(|| ended("the stream has ended"))
-}
-
-async fn watch(
-    client: &mut Client,
-    names: &Keys,
-    places: &Places,
-    tell: &(dyn Fn(WakeUp) + Send + Sync),
-) -> Result<(), StoreError> {
+) -> Result<Infallible, StoreError> {
     let options = WatchOptions::new()
         .with_prefix()
         .with_filters([WatchFilterType::NoPut]);
@@ -55,7 +47,7 @@ async fn watch(
             });
         }
     }
-    Ok(())
+    Err(ended("the stream has ended"))
 }
 
 fn ended(reason: &str) -> StoreError {

@@ -35,7 +35,8 @@ pub(crate) struct Members {
 
 #[derive(Default)]
 struct Open {
-    client: Option<Client>,
+    /// With the place of its member among the addresses.
+    client: Option<(Client, usize)>,
     /// The member that is tried next.
     next: usize,
     /// Counts the connections, to tell the open one from those before it.
@@ -72,15 +73,15 @@ impl Members {
 
     /// The open connection, or a new one to a member that has a leader.
     pub(crate) async fn take(&self) -> Result<Lent<'_>, StoreError> {
-        let mut failure = None;
+        let mut failures = Vec::new();
         for _ in &self.addresses {
             let member = {
                 let mut open = self.open();
                 if open.closed {
                     return Err(StoreError::new(StoreErrorKind::Other, "the lock store is closed"));
                 }
-                if let Some(client) = &open.client {
-                    return Ok(self.lend(client.clone(), open.number));
+                if let Some((client, member)) = &open.client {
+                    return Ok(self.lend(client.clone(), *member, open.number));
                 }
                 // Before it is asked: this request may be given up meanwhile, and the next one must go on
                 // behind this member.
@@ -93,23 +94,23 @@ impl Members {
                     let mut open = self.open();
                     open.number += 1;
                     if !open.closed {
-                        open.client = Some(client.clone());
+                        open.client = Some((client.clone(), member));
                     }
-                    return Ok(self.lend(client, open.number));
+                    return Ok(self.lend(client, member, open.number));
                 }
-                Err(error) if error.is_retryable() => failure = Some(error),
+                Err(error) if error.is_retryable() => failures.push(error),
                 Err(error) => return Err(error),
             }
         }
-        Err(failure.unwrap_or_else(|| {
-            StoreError::new(
-                StoreErrorKind::Unsupported,
-                "no address of an etcd member was given",
-            )
-        }))
+        Err(none(failures))
     }
 
     async fn connect(&self, address: &str) -> Result<Client, StoreError> {
+        let opened = self.open_checked(address).await;
+        opened.map_err(|error| error::at(address, error))
+    }
+
+    async fn open_checked(&self, address: &str) -> Result<Client, StoreError> {
         let mut options = ConnectOptions::new()
             .with_require_leader(true)
             .with_keep_alive(KEEP_ALIVE.0, KEEP_ALIVE.1)
@@ -123,7 +124,9 @@ impl Members {
             Ok((client, status))
         };
         let Ok(opened) = timeout(CONNECT_TIMEOUT, opened).await else {
-            let message = format!("a member of etcd did not answer within {CONNECT_TIMEOUT:?}");
+            let message = format!(
+                "this member of etcd did not answer within {CONNECT_TIMEOUT:?}; is it running, and is the address right?"
+            );
             return Err(StoreError::new(StoreErrorKind::Unreachable, message));
         };
         let (client, status) = opened.map_err(error::of_harmless)?;
@@ -136,9 +139,10 @@ impl Members {
         Ok(client)
     }
 
-    fn lend(&self, client: Client, number: u64) -> Lent<'_> {
+    fn lend(&self, client: Client, member: usize, number: u64) -> Lent<'_> {
         Lent {
             client,
+            member,
             number,
             answered: false,
             home: self,
@@ -147,6 +151,18 @@ impl Members {
 
     fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The error when no member can be used: with all reasons, and the last one's consequence.
+fn none(mut failures: Vec<StoreError>) -> StoreError {
+    let said: Vec<_> = failures.iter().map(ToString::to_string).collect();
+    match failures.pop() {
+        Some(only) if failures.is_empty() => only,
+        last => StoreError::new(
+            last.map_or(StoreErrorKind::Unreachable, |last| last.kind()),
+            format!("no member of etcd can be used now: {}", said.join("; ")),
+        ),
     }
 }
 
@@ -161,6 +177,7 @@ impl fmt::Debug for Members {
 /// The connection in use. If it is dropped before all was answered, nobody uses it any more.
 pub(crate) struct Lent<'a> {
     pub(crate) client: Client,
+    member: usize,
     number: u64,
     answered: bool,
     home: &'a Members,
@@ -172,14 +189,19 @@ impl Lent<'_> {
         self.answered = true;
     }
 
-    /// All that was asked was answered, with errors of these.
-    pub(crate) fn finish<'e>(mut self, errors: impl IntoIterator<Item = &'e StoreError>) {
-        self.answered = errors.into_iter().all(|error| {
-            !matches!(
-                error.kind(),
-                StoreErrorKind::Interrupted | StoreErrorKind::Unreachable
-            )
-        });
+    /// All that was asked was answered. Errors name the member from here on.
+    pub(crate) fn finish_all<T>(mut self, answers: Vec<Result<T, StoreError>>) -> Vec<Result<T, StoreError>> {
+        let leave = [StoreErrorKind::Interrupted, StoreErrorKind::Unreachable];
+        let mut errors = answers.iter().filter_map(|answer| answer.as_ref().err());
+        self.answered = errors.all(|error| !leave.contains(&error.kind()));
+        let address = &self.home.addresses[self.member];
+        let named = |answer: Result<T, _>| answer.map_err(|error| error::at(address, error));
+        answers.into_iter().map(named).collect()
+    }
+
+    /// The same for one answer.
+    pub(crate) fn finish<T>(self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+        self.finish_all(vec![answer]).remove(0)
     }
 }
 

@@ -363,3 +363,23 @@ async fn an_address_that_nobody_answers_is_an_error_without_the_password() {
     let shown = format!("{error} {error:?} {store:?}");
     assert!(!shown.contains("hush"), "{shown}");
 }
+
+#[tokio::test]
+async fn an_error_names_the_members_that_cannot_be_used_and_why() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!("http://{}", listener.local_addr().unwrap());
+    let store = EtcdStore::new(["http://127.0.0.1:1", &silent]).unwrap();
+    let said = store.check_schema().await.unwrap_err().to_string();
+    assert!(
+        said.starts_with("no member of etcd can be used now: http://127.0.0.1:1: "),
+        "{said}"
+    );
+    assert!(said.contains("Connection refused"), "{said}");
+    assert!(
+        said.contains(&format!(
+            "{silent}: this member of etcd did not answer within 700ms; is it running"
+        )),
+        "{said}"
+    );
+    assert_eq!(said.lines().count(), 1, "{said}");
+}

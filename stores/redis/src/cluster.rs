@@ -164,8 +164,8 @@ impl Cluster {
         failed
     }
 
-    /// A connection that hears what is published anywhere in the cluster.
-    pub(crate) async fn listener(&self) -> Result<PubSub, StoreError> {
+    /// A connection that hears what is published anywhere in the cluster, and the address that it leads to.
+    pub(crate) async fn listener(&self) -> Result<(PubSub, String), StoreError> {
         let mut failed = nobody(&self.seeds);
         for (_, server) in self.primaries().await? {
             match server.listener().await {
@@ -273,7 +273,9 @@ impl Cluster {
 fn no_owner(slot: u16) -> StoreError {
     StoreError::new(
         StoreErrorKind::Unreachable,
-        format!("the servers of the Redis Cluster do not agree on who has slot {slot}"),
+        format!(
+            "the servers of the Redis Cluster do not agree on who has slot {slot}: `redis-cli --cluster check` says why"
+        ),
     )
 }
 
@@ -281,8 +283,8 @@ fn nobody(seeds: &[String]) -> StoreError {
     StoreError::new(
         StoreErrorKind::Unreachable,
         format!(
-            "no server of the Redis Cluster can be reached; {} are known by the URL",
-            seeds.len()
+            "none of these servers of the Redis Cluster can be reached: {}; are they running, and are the addresses right?",
+            seeds.join(", ")
         ),
     )
 }

@@ -97,8 +97,8 @@ impl Deployment {
         }
     }
 
-    /// A connection for listening alone.
-    pub(crate) async fn listener(&self) -> Result<PubSub, StoreError> {
+    /// A connection for listening alone, and the address that it leads to.
+    pub(crate) async fn listener(&self) -> Result<(PubSub, String), StoreError> {
         match self {
             Self::Server(server) => server.listener().await,
             Self::Cluster { cluster, .. } => cluster.listener().await,

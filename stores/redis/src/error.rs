@@ -1,7 +1,14 @@
 //! The meaning of the `redis` crate's errors.
 
+use std::fmt::Display;
+
 use dblock_core::store::{StoreError, StoreErrorKind};
 use redis::{ErrorKind, RedisError, ServerErrorKind};
+
+/// The error with the address of the server that it comes from.
+pub(crate) fn at(address: impl Display, error: StoreError) -> StoreError {
+    error.with_prefix(&format!("{address}: "))
+}
 
 /// An error of opening a connection: nothing was sent, so nothing can have been carried out.
 pub(crate) fn of_connect(error: RedisError) -> StoreError {
@@ -10,7 +17,10 @@ pub(crate) fn of_connect(error: RedisError) -> StoreError {
     }
     if is_unanswered(&error) || error.code().is_some_and(|code| code == "ERR") {
         // `ERR max number of clients reached`, for one.
-        let message = format!("the Redis server cannot be reached: {error}");
+        let message = format!(
+            "the Redis server cannot be reached ({error}); is it running, with room for another client, and is the address \
+             right?"
+        );
         return StoreError::new(StoreErrorKind::Unreachable, message).with_source(error);
     }
     of_answer(error)

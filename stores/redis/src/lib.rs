@@ -246,12 +246,12 @@ impl Store for RedisStore {
 
     fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
         Box::pin(async move {
-            let subscription = match self.deployment.listener().await {
-                Ok(subscription) => subscription,
+            let (subscription, address) = match self.deployment.listener().await {
+                Ok(opened) => opened,
                 Err(error) => return error,
             };
             match listen::listen(subscription, &self.channel(), tell).await {
-                Err(error) => error,
+                Err(error) => error::at(address, error),
                 Ok(never) => match never {},
             }
         })

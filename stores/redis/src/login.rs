@@ -64,13 +64,16 @@ async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
 }
 
 async fn in_time<T>(address: &str, asked: impl Future<Output = RedisResult<T>>) -> Result<T, StoreError> {
-    match timeout(TIMEOUT, asked).await {
+    let answer = match timeout(TIMEOUT, asked).await {
         Ok(answer) => answer.map_err(error::of_connect),
         Err(_) => Err(StoreError::new(
             StoreErrorKind::Unreachable,
-            format!("{address} did not answer within {TIMEOUT:?}"),
+            format!(
+                "the Redis server did not answer within {TIMEOUT:?}; is it running, and is the address right?"
+            ),
         )),
-    }
+    };
+    answer.map_err(|error| error::at(address, error))
 }
 
 impl fmt::Debug for Login {

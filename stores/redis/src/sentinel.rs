@@ -163,6 +163,18 @@ impl Sentinels {
         }
     }
 
+    /// The primary, as errors name it: its address, as far as that is known.
+    pub(crate) fn primary(&self) -> String {
+        let known = self.seen().primary.clone();
+        known.unwrap_or_else(|| {
+            format!(
+                "the primary {:?} of the Sentinels {}",
+                self.name,
+                self.addresses.join(", ")
+            )
+        })
+    }
+
     /// Whether a connection that leads to this address still leads to the primary. Without an answer that is
     /// assumed, because the server itself refuses writes once it knows better.
     pub(crate) async fn confirm(self: &Arc<Self>, address: &str) -> bool {
@@ -212,7 +224,8 @@ impl Sentinels {
         }
         let (told, named): (RedisResult<Value>, RedisResult<Option<(String, u16)>>) =
             self.login.ask_all(sentinel, questions.ignore_errors()).await?;
-        let (host, port) = named.map_err(error::of_connect)?.ok_or_else(|| self.unknown())?;
+        let named = named.map_err(|error| error::at(sentinel, error::of_connect(error)))?;
+        let (host, port) = named.ok_or_else(|| self.unknown())?;
         let epoch = || {
             let told: HashMap<String, String> = redis::from_redis_value(told.ok()?).ok()?;
             told.get("config-epoch")?.parse().ok()

@@ -132,16 +132,42 @@ impl Server {
         lent.finish(answer)
     }
 
-    /// A connection for listening alone.
-    pub(crate) async fn listener(&self) -> Result<PubSub, StoreError> {
-        in_time(async {
+    /// A connection for listening alone, and the address that it leads to.
+    pub(crate) async fn listener(&self) -> Result<(PubSub, String), StoreError> {
+        self.in_time(async {
             let client = match &self.way {
                 Way::Client(client) => client.clone(),
                 Way::Sentinels(sentinels) => sentinels.client(&sentinels.current().await?)?,
             };
-            client.get_async_pubsub().await.map_err(error::of_connect)
+            let address = address(&client);
+            match client.get_async_pubsub().await {
+                Ok(listener) => Ok((listener, address)),
+                Err(error) => Err(error::at(address, error::of_connect(error))),
+            }
         })
         .await
+    }
+
+    /// The server, as errors name it.
+    fn name(&self) -> String {
+        match &self.way {
+            Way::Client(client) => address(client),
+            Way::Sentinels(sentinels) => sentinels.primary(),
+        }
+    }
+
+    async fn in_time<T>(
+        &self,
+        opening: impl Future<Output = Result<T, StoreError>>,
+    ) -> Result<T, StoreError> {
+        timeout(CONNECT_TIMEOUT, opening).await.unwrap_or_else(|_| {
+            let message = format!(
+                "the Redis server did not accept a connection within {CONNECT_TIMEOUT:?}; is it running, and is the \
+                 address right?"
+            );
+            let error = StoreError::new(StoreErrorKind::Unreachable, message);
+            Err(error::at(self.name(), error))
+        })
     }
 
     /// Takes no more work and closes the connection when those who use it are done.
@@ -187,7 +213,7 @@ impl Server {
     /// A new connection to a server that can keep locks. Several callers may open one each at the same time:
     /// the last is kept, so that nobody waits for another one's attempt.
     async fn connect(&self) -> Result<(MultiplexedConnection, LeadsTo), StoreError> {
-        in_time(async {
+        self.in_time(async {
             let sentinels = match &self.way {
                 Way::Client(client) => return Ok((self.open_one(client).await?, None)),
                 Way::Sentinels(sentinels) => sentinels,
@@ -209,6 +235,11 @@ impl Server {
 
     /// A new connection to this server, if it can keep locks.
     async fn open_one(&self, client: &Client) -> Result<MultiplexedConnection, StoreError> {
+        let opened = self.open_checked(client).await;
+        opened.map_err(|error| error::at(address(client), error))
+    }
+
+    async fn open_checked(&self, client: &Client) -> Result<MultiplexedConnection, StoreError> {
         // The engine has time limits of its own.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -252,23 +283,16 @@ impl Server {
     }
 }
 
-async fn in_time<T>(opening: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
-    timeout(CONNECT_TIMEOUT, opening).await.unwrap_or_else(|_| {
-        Err(StoreError::new(
-            StoreErrorKind::Unreachable,
-            format!(
-                "the Redis server did not accept a connection within {CONNECT_TIMEOUT:?}; is it running, and is the \
-                 address right?"
-            ),
-        ))
-    })
+/// Host and port, or the path of a socket.
+fn address(client: &Client) -> String {
+    client.get_connection_info().addr().to_string()
 }
 
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Server");
         match &self.way {
-            Way::Client(client) => shown.field("address", &client.get_connection_info().addr().to_string()),
+            Way::Client(client) => shown.field("address", &address(client)),
             Way::Sentinels(sentinels) => shown.field("sentinels", sentinels),
         };
         shown.finish_non_exhaustive()
@@ -298,7 +322,8 @@ impl Lent<'_> {
     ) -> Result<Answer, StoreError> {
         let open = match &self.home.acknowledgement {
             Some(acknowledgement) if answer.is_ok() && call.is_acknowledged() => {
-                acknowledgement.wait(&mut self.connection).await.err()
+                let waited = acknowledgement.wait(&mut self.connection).await;
+                waited.err().map(|error| error::at(self.home.name(), error))
             }
             _ => None,
         };
@@ -307,7 +332,7 @@ impl Lent<'_> {
     }
 
     fn finish<T>(mut self, answer: RedisResult<T>) -> Result<T, StoreError> {
-        let answer = answer.map_err(error::of_call);
+        let answer = answer.map_err(|error| error::at(self.home.name(), error::of_call(error)));
         // After a fail-over a new connection may find the primary.
         let leave = [StoreErrorKind::Interrupted, StoreErrorKind::Unreachable];
         self.answered = answer

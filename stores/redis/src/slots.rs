@@ -55,11 +55,11 @@ pub(crate) fn find(ranges: &[Range], slot: u16) -> Option<&str> {
 /// primary first.
 pub(crate) fn read(answer: Value, asked: &str) -> Result<Vec<Range>, StoreError> {
     let Value::Array(entries) = answer else {
-        return Err(unreadable(&answer));
+        return Err(unreadable(asked, &answer));
     };
     let mut ranges = Vec::new();
     for entry in entries {
-        ranges.push(range(&entry, asked).ok_or_else(|| unreadable(&entry))?);
+        ranges.push(range(&entry, asked).ok_or_else(|| unreadable(asked, &entry))?);
     }
     ranges.sort_unstable_by_key(|range| range.end);
     Ok(ranges)
@@ -83,8 +83,8 @@ fn range(entry: &Value, asked: &str) -> Option<Range> {
     })
 }
 
-fn unreadable(found: &Value) -> StoreError {
-    let message = format!("the servers of the Redis Cluster cannot be read from {found:?}");
+fn unreadable(asked: &str, found: &Value) -> StoreError {
+    let message = format!("{asked}: the servers of the Redis Cluster cannot be read from {found:?}");
     StoreError::new(StoreErrorKind::Other, message)
 }
 

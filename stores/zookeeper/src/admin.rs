@@ -19,7 +19,7 @@ const STEP: usize = 500;
 pub(crate) async fn inspect(ensemble: &Ensemble, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
     let client = ensemble.client().await?;
     let rows = select(ensemble, &client, filter).await;
-    rows.inspect_err(|error| ensemble.check(&client, error))
+    rows.map_err(|error| ensemble.failed(&client, error))
 }
 
 async fn select(
@@ -123,5 +123,5 @@ pub(crate) async fn operate(
         );
         Err(StoreError::new(StoreErrorKind::Conflict, message))
     };
-    operated.await.inspect_err(|error| ensemble.check(&client, error))
+    operated.await.map_err(|error| ensemble.failed(&client, error))
 }

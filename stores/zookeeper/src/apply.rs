@@ -48,11 +48,9 @@ pub(crate) async fn apply(ensemble: &Ensemble, requests: &[Request]) -> Result<V
     let answers: Vec<Answer> = answers.into_iter().flatten().collect();
     for (request, answer) in requests.iter().zip(&answers) {
         ensemble.asks.note(request, answer);
-        if let Err(error) = answer {
-            ensemble.check(&client, error);
-        }
     }
-    Ok(answers)
+    let named = |answer: Answer| answer.map_err(|error| ensemble.failed(&client, error));
+    Ok(answers.into_iter().map(named).collect())
 }
 
 /// The answer to the release of a lease that holds its row, and `None` for every other request.

@@ -19,7 +19,8 @@ pub(crate) async fn diagnose(ensemble: &Ensemble) -> Result<Vec<Finding>, StoreE
     let client = ensemble.client().await?;
     let (sent, wall) = (Instant::now(), SystemTime::now());
     let clock = client.set_data(&ensemble.place.clock(), &[], None).await;
-    let (clock, took) = (clock.map_err(error::of_look)?.mtime, sent.elapsed());
+    let clock = clock.map_err(|error| ensemble.failed(&client, error::of_look(error)))?;
+    let (clock, took) = (clock.mtime, sent.elapsed());
     let here = (wall.duration_since(UNIX_EPOCH).unwrap_or_default() + took / 2).as_millis();
     let offset = i128::from(clock) - i128::try_from(here).unwrap_or_default();
     // A user may have no right to read it.

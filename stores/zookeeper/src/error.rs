@@ -57,9 +57,10 @@ fn of_answer(error: Error, unanswered: StoreErrorKind) -> StoreError {
             StoreErrorKind::Unreachable,
             "the nodes of dblock were deleted; they are made again with the next request",
         ),
-        Error::NoHosts | Error::Timeout => {
-            (StoreErrorKind::Unreachable, "no ZooKeeper server can be reached")
-        }
+        Error::NoHosts | Error::Timeout => (
+            StoreErrorKind::Unreachable,
+            "no ZooKeeper server can be reached; are they running, and are the addresses right?",
+        ),
         Error::BadArguments(_) | Error::MarshallingError | Error::NoChildrenForEphemerals => {
             (StoreErrorKind::Other, "ZooKeeper refuses the request")
         }

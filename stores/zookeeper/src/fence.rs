@@ -23,7 +23,7 @@ pub(crate) async fn fence(ensemble: &Ensemble, key: &str, token: i64) -> Result<
         Key::new(None, key).map_err(|error| StoreError::new(StoreErrorKind::Other, error.to_string()))?;
     let client = ensemble.client().await?;
     let found = rows::read(ensemble, &client, &[&key]).await;
-    let found = found.inspect_err(|error| ensemble.check(&client, error))?;
+    let found = found.map_err(|error| ensemble.failed(&client, error))?;
     let found = found.into_iter().next().transpose()?;
     let holds = |found: &rows::Found| found.row.is_held() && found.row.fence_token == token;
     let version = found.filter(holds).and_then(|found| found.version);

@@ -130,7 +130,7 @@ pub(crate) async fn listen(
                 Entry::Vacant(_) => {}
             },
             Some(looked) = looks.next() => {
-                let (key, row, written) = looked?;
+                let (key, row, written) = looked.map_err(|error| ensemble.at(error))?;
                 let known = watched.entry(key.clone()).or_default();
                 known.wake_up(&key, row).into_iter().for_each(report);
                 // A lease that has just arrived writes the row itself, which ends the watch.
@@ -149,7 +149,7 @@ pub(crate) async fn listen(
         }
     }
     let message = format!("the session that listens for releases is {state}");
-    Err(StoreError::new(StoreErrorKind::Interrupted, message))
+    Err(ensemble.at(StoreError::new(StoreErrorKind::Interrupted, message)))
 }
 
 /// Reads the row of a key, if it is there. Returns what tells of the next write, too.

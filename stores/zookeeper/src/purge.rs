@@ -20,7 +20,7 @@ pub(crate) async fn purge(
 ) -> Result<Purged, StoreError> {
     let client = ensemble.client().await?;
     let purged = purge_step(ensemble, &client, idle, after, limit).await;
-    purged.inspect_err(|error| ensemble.check(&client, error))
+    purged.map_err(|error| ensemble.failed(&client, error))
 }
 
 async fn purge_step(

@@ -106,16 +106,22 @@ impl Ensemble {
             self.make_nodes(&client).await?;
             Ok(client)
         };
-        match timeout(CONNECT_TIMEOUT, opening).await {
+        let opened = match timeout(CONNECT_TIMEOUT, opening).await {
             Ok(opened) => opened.map_err(error::of_look),
             Err(_) => Err(StoreError::new(
                 StoreErrorKind::Unreachable,
                 format!(
-                    "no ZooKeeper server of {} opened a session within {CONNECT_TIMEOUT:?}",
-                    self.hosts
+                    "no ZooKeeper server opened a session within {CONNECT_TIMEOUT:?}; are they running, and are the \
+                     addresses right?"
                 ),
             )),
-        }
+        };
+        opened.map_err(|error| self.at(error))
+    }
+
+    /// The error with the addresses of the ensemble. The client does not say which server it has found.
+    pub(crate) fn at(&self, error: StoreError) -> StoreError {
+        error.with_prefix(&format!("{}: ", self.hosts))
     }
 
     /// Makes the nodes that all locks need. The look comes first, because a write takes longer, and because
@@ -143,13 +149,15 @@ impl Ensemble {
         })
     }
 
-    /// Gives the session up if it may be of no use any more, as after this error.
-    pub(crate) fn check(&self, client: &Client, error: &StoreError) {
+    /// The error of a request, with the addresses of the ensemble. Gives the session up if it may be of no use any
+    /// more after it.
+    pub(crate) fn failed(&self, client: &Client, error: StoreError) -> StoreError {
         let mut open = self.open();
         let same = |open: &Client| open.session_id() == client.session_id();
-        if error::is_of_session(error) && open.client.as_ref().is_some_and(same) {
+        if error::is_of_session(&error) && open.client.as_ref().is_some_and(same) {
             self.give_up(&mut open);
         }
+        self.at(error)
     }
 
     /// Takes no more work, and ends the session when those who use it are done.
@@ -177,5 +185,28 @@ impl fmt::Debug for Ensemble {
             .field("hosts", &self.hosts)
             .field("place", &self.place)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_error_names_the_servers_that_cannot_be_used() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let silent = listener.local_addr().unwrap().to_string();
+        for address in ["127.0.0.1:1", &silent] {
+            let parts = crate::url::read(&format!("zookeeper://u:hush@{address}")).unwrap();
+            let error = Ensemble::new(parts).client().await.unwrap_err();
+            assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+            let said = error.to_string();
+            assert!(
+                said.starts_with(&format!("{address}: no ZooKeeper server "))
+                    && said.contains("are they running"),
+                "{said}"
+            );
+            assert!(!said.contains("hush") && said.lines().count() == 1, "{said}");
+        }
     }
 }

@@ -63,6 +63,20 @@ impl DriverError {
         self.code.as_deref()
     }
 
+    /// The message with its causes: some drivers say only "db error" themselves.
+    fn with_causes(&self) -> String {
+        let mut text = self.message.clone();
+        let mut cause = Error::source(self);
+        while let Some(error) = cause {
+            let said = error.to_string();
+            if !text.contains(&said) {
+                text = format!("{text}: {said}");
+            }
+            cause = error.source();
+        }
+        text
+    }
+
     /// Classifies it. `meaning` knows the codes of the database, beside the message.
     pub(crate) fn classify(
         self,
@@ -72,11 +86,11 @@ impl DriverError {
             let code = self.code.as_deref().unwrap_or_default();
             let (kind, remedy) = meaning(code, &self.message).unwrap_or((StoreErrorKind::Other, ""));
             let separator = if remedy.is_empty() { "" } else { "; " };
-            StoreError::new(kind, format!("{}{separator}{remedy}", self.message))
+            StoreError::new(kind, format!("{}{separator}{remedy}", one_line(&self.message)))
         } else {
             let message = format!(
                 "the connection to the database broke during a statement: {}",
-                self.message
+                one_line(&self.with_causes())
             );
             StoreError::new(StoreErrorKind::Interrupted, message)
         };
@@ -85,6 +99,11 @@ impl DriverError {
             Some(source) => error.with_source(source),
         }
     }
+}
+
+/// A database may write details on lines of their own.
+fn one_line(text: &str) -> String {
+    text.lines().collect::<Vec<_>>().join("; ")
 }
 
 impl fmt::Display for DriverError {
@@ -96,5 +115,24 @@ impl fmt::Display for DriverError {
 impl Error for DriverError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.as_deref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn an_error_tells_its_causes_in_one_line() {
+        let cause = io::Error::other("FATAL: terminating connection\nHINT: it restarts");
+        let broken = DriverError::broken("db error").with_source(io::Error::other(cause));
+        let said = broken.classify(|_, _| None).to_string();
+        let expected = "broke during a statement: db error: FATAL: terminating connection; HINT: it restarts";
+        assert!(said.ends_with(expected), "{said}");
+        let refused = DriverError::refused("no\nmore").with_source(io::Error::other("no\nmore"));
+        let said = refused.classify(|_, _| Some((StoreErrorKind::Conflict, "try again")));
+        assert_eq!(said.to_string(), "no; more; try again");
     }
 }

@@ -24,6 +24,8 @@ async fn a_full_server_says_so_and_nothing_is_granted() {
         let error = answer.unwrap_err();
         assert_eq!(error.kind(), StoreErrorKind::Conflict, "{error}");
         assert!(error.to_string().contains("maxmemory"), "{error}");
+        let (_, address) = server.url().rsplit_once('@').unwrap();
+        assert!(error.to_string().starts_with(&format!("{address}: ")), "{error}");
     }
     command(&server, &["CONFIG", "SET", "maxmemory", "0"]).await;
     one(&store, acquire("a")).await.unwrap();
@@ -105,6 +107,8 @@ async fn a_connection_that_broke_or_hung_is_not_used_again() {
     proxy.set(Traffic::Refused);
     let broken = one(&store, acquire("a")).await.unwrap_err();
     assert!(broken.is_retryable(), "{broken}");
+    let named = format!("{}: ", proxy.address());
+    assert!(broken.to_string().starts_with(&named), "{broken}");
     proxy.set(Traffic::Flows);
     one(&store, acquire("a")).await.unwrap();
 

@@ -17,6 +17,40 @@ async fn refused(server: &Server) -> StoreError {
     source
 }
 
+/// One that is gone, and one that accepts a connection and says nothing.
+#[tokio::test]
+async fn an_error_names_the_server_that_cannot_be_used() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = listener.local_addr().unwrap().to_string();
+    for (protocol, address, says) in [
+        ("redis", "127.0.0.1:1", "cannot be reached (Connection refused"),
+        (
+            "redis+cluster",
+            "127.0.0.1:1",
+            "cannot be reached (Connection refused",
+        ),
+        (
+            "redis",
+            &silent,
+            "did not accept a connection within 2s; is it running",
+        ),
+        (
+            "redis+cluster",
+            &silent,
+            "did not answer within 500ms; is it running",
+        ),
+    ] {
+        let store = RedisStore::new(&format!("{protocol}://:hush@{address}")).unwrap();
+        let error = store.check_schema().await.unwrap_err();
+        assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+        let said = error.to_string();
+        assert!(
+            said.starts_with(&format!("{address}: the Redis server {says}")) && said.lines().count() == 1,
+            "{said}"
+        );
+    }
+}
+
 #[tokio::test]
 async fn an_evicting_server_is_refused() {
     let Some(server) = fresh(Purpose::Tests).await else {
