@@ -350,7 +350,8 @@ impl<C> Held<C> {
                     None | Some(LostReason::Expired | LostReason::MaxHold)
                 );
                 let held_for = self.end_ownership(now);
-                let lingers = self.current.hold_min_until.filter(|until| stands && now < *until);
+                // If it is over, `advance` goes on from there.
+                let lingers = self.current.hold_min_until.filter(|_| stands);
                 self.state = lingers.map_or(State::ReleaseDue, |until| State::Lingering {
                     until,
                     written: false,

@@ -2,6 +2,7 @@
 
 mod begun;
 mod hand_over;
+mod held;
 mod lease;
 mod successor;
 mod transaction;

@@ -215,7 +215,8 @@ impl<C> Held<C> {
     fn failed(&mut self, action: &Action, error: StoreError, now: Time) {
         if error.is_outcome_unknown() {
             match &mut self.state {
-                State::Releasing { unsure } if matches!(action, Action::Release) => *unsure = true,
+                // Nothing else is sent in this state.
+                State::Releasing { unsure } => *unsure = true,
                 _ => self.extend_unsure = self.extend_unsure.max(ttl_of(action)),
             }
         }

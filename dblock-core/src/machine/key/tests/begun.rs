@@ -240,3 +240,39 @@ fn nobody_enters_a_lock_that_is_closed_until_it_is_opened_again() {
     a.says(|machine, env| machine.reopen(env, &body));
     assert!(a.step(|machine, env| machine.enter(env, &body, None)).0.is_ok());
 }
+
+#[test]
+fn what_has_begun_as_one_attempt_is_taken_back_as_a_whole_and_by_its_owner_alone() {
+    let mut a = Process::new();
+    a.wants("a", Some(60 * SECOND));
+    a.wants("b", Some(60 * SECOND));
+    a.sends().unwrap();
+    a.answered(granted(7));
+    let former = a.ownership.clone().unwrap();
+    a.leaves("a", true);
+    let own = a.ownership.clone().unwrap();
+    let second = RecordEntry {
+        attempts: 2,
+        ..entry()
+    };
+    let whole = Arc::new(RecordChange::Delete(entry().version()));
+    let part = Arc::new(RecordChange::Replace(entry().version(), second.clone()));
+    let other = Arc::new(RecordChange::Delete(second.version()));
+    for (by, undo, kept) in [
+        (&former, &other, None),
+        (&own, &whole, Some(&whole)),
+        (&own, &part, Some(&whole)),
+        (&former, &other, Some(&whole)),
+        (&own, &other, Some(&other)),
+    ] {
+        let begins = a.step(|machine, env| machine.begin(env, by, Arc::clone(undo))).0;
+        assert_eq!(
+            (begins, a.machine.undo(&own).as_ref()),
+            (Arc::ptr_eq(by, &own), kept)
+        );
+    }
+    assert!(!a.step(|machine, env| machine.begun(env, &former)).0);
+    assert!(a.machine.undo(&own).is_some() && a.machine.undo(&former).is_none());
+    assert!(a.step(|machine, env| machine.begun(env, &own)).0);
+    assert!(a.machine.undo(&own).is_none());
+}
