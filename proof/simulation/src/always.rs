@@ -124,10 +124,10 @@ impl World {
     /// The longest time that a caller waits.
     fn longest_wait(&self) -> u64 {
         if self.plan.healthy && self.plan.longest_section <= 4 {
-            if self.plan.busy && (self.plan.callers.takes == 0 || self.plan.others.is_some()) {
-                5 * S
-            } else {
-                8 * S
+            match (self.plan.busy, self.plan.others) {
+                (true, Some(_)) => 3 * S,
+                (true, None) if self.plan.callers.takes == 0 => 5 * S,
+                _ => 8 * S,
             }
         } else {
             u64::MAX / 2

@@ -160,6 +160,8 @@ impl World {
         }
         let delay = if process > 0 && self.plan.others.is_some() {
             2000 + u64::from(self.tape.below(1000))
+        } else if self.plan.near {
+            0
         } else if self.plan.busy {
             self.tape.pick(&[0, 0, 1])
         } else {

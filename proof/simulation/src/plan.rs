@@ -35,6 +35,8 @@ pub(crate) struct Plan {
     pub(crate) longest_section: usize,
     /// Each step of a body takes so many ms.
     pub(crate) section: Option<u64>,
+    /// The server is on the same machine: next to no time passes between two transactions.
+    pub(crate) near: bool,
     /// The first process calls again and again. The callers of the others come back after two seconds, and wait for a
     /// lease or take the key.
     pub(crate) others: Option<Others>,
@@ -113,6 +115,7 @@ impl Plan {
             ttls: [tape.pick(&SHORT), tape.pick(&SHORT)],
             longest_section: if healthy && kind > 0 { 4 } else { 8 },
             section: None,
+            near: false,
             others: None,
             faults: Faults::default(),
             callers: Callers::default(),
@@ -129,6 +132,7 @@ impl Plan {
             plan.callers.give_up = tape.pick(&[0, 0, 50]);
             plan.callers.takes = tape.pick(&[0, 1000]);
             plan.section = tape.pick(&[None, None, Some(1), Some(100)]);
+            plan.near = tape.pick(&[false, true]);
             plan.others = tape.pick(&[None, None, Some(Others::Take), Some(Others::Wait)]);
         } else {
             plan.callers = Callers::draw(tape, healthy);
@@ -158,6 +162,7 @@ impl Plan {
             ttls,
             longest_section: 6,
             section: None,
+            near: false,
             others: None,
             faults: Faults::default(),
             callers: Callers::all(),
@@ -182,6 +187,7 @@ impl Plan {
         plan.ttls = [30_000; 2];
         plan.longest_section = 4;
         plan.section = Some(section);
+        plan.near = true;
         plan.others = others;
         plan.callers = Callers {
             takes: 1000,
