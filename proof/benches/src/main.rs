@@ -4,6 +4,7 @@
 //! are up.
 
 mod cpu;
+mod delay;
 mod load;
 mod machine;
 mod measure;

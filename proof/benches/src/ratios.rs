@@ -141,12 +141,13 @@ pub(crate) const ALL: &[Ratio] = {
     use Kind::{
         Advisory, CommitNotify, DblockDeaf, DblockEmpty, DblockEtcd, DblockMemory, DblockMemoryRecorded, DblockMillion, DblockMysql,
         DblockPostgres, DblockRecorded, DblockRedis, DblockSqlite, DblockTwo, DblockZookeeper, Dlmy, Dlpg, DlpgTry, EtcdRecipe, FloorMysql, FloorPostgres,
-        FloorSqlite, OnceLock, OnceRead, OnceReplay, OnceRun, Rslock, UnitForUpdate, UnitTransaction,
-        ZookeeperRecipe,
+        FloorSqlite, OnceLock, OnceRead, OnceReplay, OnceRun, Rslock, UnitForUpdate, UnitForUpdateMysql, UnitLock, UnitLockMysql,
+        UnitTransaction, UnitTransactionMysql, ZookeeperRecipe,
     };
     use Scenario::{
         Alone, AloneMysql, AloneSqlite, Attribute, Bloat, Handover, Held, Hot4proc, Hot64, Keys16, Keys256,
-        Keys256Mysql, Keys64, MillionRows, OnceAlone, OnceReplays64, Polling, TxAlone, TxHot64, TxKeys64, Waiters,
+        Keys256Mysql, Keys64, MillionRows, OnceAlone, OnceReplays64, Polling, TxAlone, TxAlone1ms, TxAloneMysql, TxHot4proc,
+        TxHot64, TxKeys64, TxNewKeys, Waiters,
     };
     use Source::{Connections, Of, Over};
 
@@ -179,9 +180,20 @@ pub(crate) const ALL: &[Ratio] = {
         ratio("held_lost", at_most(0.0, 0.0), Of(Held, DblockPostgres, |figures| figures.named("lost"))),
         ratio("million_rows", at_most(1.1, 1.05), Over(MillionRows, P50, DblockMillion, DblockEmpty)),
         ratio("bloat", at_most(32.0, 32.0), Of(Bloat, DblockPostgres, |figures| figures.named("pages"))),
-        ratio("tx_alone_vs_for_update", at_most(2.0, 1.5), Over(TxAlone, P50, UnitTransaction, UnitForUpdate)),
-        ratio("tx_keys64_vs_for_update", at_least(1.0, 1.5), Over(TxKeys64, PER_S, UnitTransaction, UnitForUpdate)),
-        ratio("tx_hot64_vs_for_update", at_least(0.5, 1.0), Over(TxHot64, PER_S, UnitTransaction, UnitForUpdate)),
+        ratio("tx_alone_vs_for_update", at_most(1.35, 1.1), Over(TxAlone, P50, UnitTransaction, UnitForUpdate)),
+        ratio("tx_alone_1ms_vs_for_update", at_most(1.05, 1.05), Over(TxAlone1ms, P50, UnitTransaction, UnitForUpdate)),
+        ratio("tx_alone_mysql_vs_for_update", at_most(1.8, 1.8), Over(TxAloneMysql, P50, UnitTransactionMysql, UnitForUpdateMysql)),
+        ratio("tx_new_keys_vs_for_update", at_most(1.8, 1.8), Over(TxNewKeys, P50, UnitTransaction, UnitForUpdate)),
+        ratio("tx_keys64_vs_for_update", at_least(0.75, 0.95), Over(TxKeys64, PER_S, UnitTransaction, UnitForUpdate)),
+        ratio("tx_hot64_vs_for_update", at_least(0.9, 1.3), Over(TxHot64, PER_S, UnitTransaction, UnitForUpdate)),
+        ratio("tx_hot4proc_vs_for_update", at_least(0.4, 0.4), Over(TxHot4proc, PER_S, UnitTransaction, UnitForUpdate)),
+        ratio("tx_alone_vs_lock", at_most(1.0, 1.0), Over(TxAlone, P50, UnitTransaction, UnitLock)),
+        ratio("tx_alone_1ms_vs_lock", at_most(1.0, 1.0), Over(TxAlone1ms, P50, UnitTransaction, UnitLock)),
+        ratio("tx_alone_mysql_vs_lock", at_most(1.0, 1.0), Over(TxAloneMysql, P50, UnitTransactionMysql, UnitLockMysql)),
+        ratio("tx_new_keys_vs_lock", at_most(1.0, 1.0), Over(TxNewKeys, P50, UnitTransaction, UnitLock)),
+        ratio("tx_keys64_vs_lock", at_least(1.0, 1.0), Over(TxKeys64, PER_S, UnitTransaction, UnitLock)),
+        ratio("tx_hot64_vs_lock", at_least(1.0, 1.0), Over(TxHot64, PER_S, UnitTransaction, UnitLock)),
+        ratio("tx_hot4proc_vs_lock", at_least(1.0, 1.0), Over(TxHot4proc, PER_S, UnitTransaction, UnitLock)),
         ratio("once_vs_lock", at_most(1.5, 1.3), Over(OnceAlone, P50, OnceRun, OnceLock)),
         ratio("replays64_vs_read", at_least(0.8, 1.0), Over(OnceReplays64, PER_S, OnceReplay, OnceRead)),
         ratio("redis_alone_vs_rslock", at_most(1.5, 1.5), Over(Alone, P50, DblockRedis, Rslock)),

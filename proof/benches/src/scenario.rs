@@ -19,7 +19,6 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::load::Keys;
 use crate::measure::Figures;
 use crate::servers::{Place, Servers};
 use crate::subject::{Kind, Subject, Use};
@@ -56,7 +55,7 @@ const COORDINATION: &[Kind] = &[
     Kind::EtcdRecipe,
 ];
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Scenario {
     Alone,
     AloneMysql,
@@ -75,14 +74,18 @@ pub(crate) enum Scenario {
     Bloat,
     Attribute,
     TxAlone,
+    TxAlone1ms,
+    TxAloneMysql,
+    TxNewKeys,
     TxKeys64,
     TxHot64,
+    TxHot4proc,
     OnceAlone,
     OnceReplays64,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 21] = [
+    pub(crate) const ALL: [Self; 25] = [
         Self::Alone,
         Self::AloneMysql,
         Self::AloneSqlite,
@@ -100,13 +103,17 @@ impl Scenario {
         Self::Bloat,
         Self::Attribute,
         Self::TxAlone,
+        Self::TxAlone1ms,
+        Self::TxAloneMysql,
+        Self::TxNewKeys,
         Self::TxKeys64,
         Self::TxHot64,
+        Self::TxHot4proc,
         Self::OnceAlone,
         Self::OnceReplays64,
     ];
 
-    /// The name in tables and JSON.
+    /// The name in tables, JSON and arguments.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Alone => "alone",
@@ -126,8 +133,12 @@ impl Scenario {
             Self::Bloat => "bloat",
             Self::Attribute => "attribute",
             Self::TxAlone => "tx_alone",
+            Self::TxAlone1ms => "tx_alone_1ms",
+            Self::TxAloneMysql => "tx_alone_mysql",
+            Self::TxNewKeys => "tx_new_keys",
             Self::TxKeys64 => "tx_keys64",
             Self::TxHot64 => "tx_hot64",
+            Self::TxHot4proc => "tx_hot4proc",
             Self::OnceAlone => "once_alone",
             Self::OnceReplays64 => "once_replays64",
         }
@@ -152,9 +163,13 @@ impl Scenario {
             Self::MillionRows => "one task, one key, with a million idle rows and without",
             Self::Bloat => "one key is locked again and again: pages of 8 kB",
             Self::Attribute => "an annotated call on the memory store",
-            Self::TxAlone => "one task: lock an order, update it, unlock",
-            Self::TxKeys64 => "64 tasks, each its own order, 16 connections",
-            Self::TxHot64 => "64 tasks, one order, 16 connections",
+            Self::TxAlone => "one task: lock, update an order, unlock",
+            Self::TxAlone1ms => "the same, each round trip to the server 1 ms longer",
+            Self::TxAloneMysql => "the same on MariaDB",
+            Self::TxNewKeys => "the same, each time another key, which was never locked before",
+            Self::TxKeys64 => "64 tasks, each its own key and order, 16 connections",
+            Self::TxHot64 => "64 tasks, one key and order, 16 connections",
+            Self::TxHot4proc => "4 processes with 16 tasks each, one key and order, 16 connections each",
             Self::OnceAlone => "one task, a new key each time: run once, or lock and unlock",
             Self::OnceReplays64 => "64 tasks, each its own key that has run: replays, or reads",
         }
@@ -177,7 +192,13 @@ impl Scenario {
             Self::MillionRows => million_rows::SUBJECTS,
             Self::Bloat => bloat::SUBJECTS,
             Self::Attribute => attribute::SUBJECTS,
-            Self::TxAlone | Self::TxKeys64 | Self::TxHot64 => unit::SUBJECTS,
+            Self::TxAlone
+            | Self::TxAlone1ms
+            | Self::TxNewKeys
+            | Self::TxKeys64
+            | Self::TxHot64
+            | Self::TxHot4proc => unit::POSTGRES,
+            Self::TxAloneMysql => unit::MYSQL,
             Self::OnceAlone => once::RUNS,
             Self::OnceReplays64 => once::REPLAYS,
         };
@@ -192,13 +213,15 @@ impl Scenario {
         match self {
             Self::Alone | Self::AloneMysql | Self::AloneSqlite | Self::MillionRows => pace.pick(21, 25),
             Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql => pace.pick(9, 9),
-            Self::Hot4proc => pace.pick(3, 5),
+            Self::Hot4proc | Self::TxHot4proc => pace.pick(3, 5),
             Self::Hot64 | Self::Handover | Self::TxKeys64 | Self::TxHot64 | Self::OnceReplays64 => {
                 pace.pick(5, 9)
             }
             // A difference of a few percent is looked for.
             Self::Attribute => pace.pick(15, 25),
-            Self::TxAlone | Self::OnceAlone => pace.pick(9, 15),
+            Self::TxAlone | Self::TxAlone1ms | Self::TxAloneMysql | Self::TxNewKeys | Self::OnceAlone => {
+                pace.pick(9, 15)
+            }
             Self::Polling => pace.pick(1, 3),
             // Counts of statements and pages, which noise hardly changes.
             Self::Waiters | Self::Held | Self::Bloat => 1,
@@ -213,7 +236,7 @@ impl Scenario {
             Self::Keys64 => keys::round(context, kind, 64).await,
             Self::Keys256 | Self::Keys256Mysql => keys::round(context, kind, 256).await,
             Self::Hot64 => hot::round(context, kind).await,
-            Self::Hot4proc => hot4proc::round(context, kind).await,
+            Self::Hot4proc => hot4proc::round(context, kind, 4000).await,
             Self::Handover => handover::round(context, kind).await,
             Self::Polling => polling::round(context, kind).await,
             Self::Waiters => waiters::round(context, kind).await,
@@ -221,12 +244,25 @@ impl Scenario {
             Self::MillionRows => million_rows::round(context, kind).await,
             Self::Bloat => bloat::round(context, kind).await,
             Self::Attribute => attribute::round(context, kind).await,
-            Self::TxAlone => unit::round(context, kind, (1, Keys::Own("unit"))).await,
-            Self::TxKeys64 => unit::round(context, kind, (64, Keys::Own("unit"))).await,
-            Self::TxHot64 => unit::round(context, kind, (64, Keys::One("unit"))).await,
+            Self::TxAlone | Self::TxAloneMysql => unit::apart(context, kind, 1).await,
+            Self::TxAlone1ms => unit::far_away(context, kind).await,
+            Self::TxNewKeys => unit::new_keys(context, kind).await,
+            Self::TxKeys64 => unit::apart(context, kind, 64).await,
+            Self::TxHot64 => unit::hot(context, kind, 64).await,
+            Self::TxHot4proc => hot4proc::round(context, kind, context.pace.pick(2000, 4000)).await,
             Self::OnceAlone => once::round(context, kind, 1).await,
             Self::OnceReplays64 => once::round(context, kind, 64).await,
         }
+    }
+}
+
+impl clap::ValueEnum for Scenario {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        Some(self.name().into())
     }
 }
 
@@ -243,7 +279,19 @@ pub(crate) async fn with_subject(
     plan: Use,
     body: impl AsyncFnOnce(&dyn Subject) -> anyhow::Result<Figures>,
 ) -> anyhow::Result<Figures> {
-    let subject = kind.open(context.servers, plan).await?;
+    let url = context.servers.url(kind.place())?;
+    with_subject_at(context, kind, &url, plan, body).await
+}
+
+/// The same over another way to its server.
+pub(crate) async fn with_subject_at(
+    context: &mut Context<'_>,
+    kind: Kind,
+    url: &str,
+    plan: Use,
+    body: impl AsyncFnOnce(&dyn Subject) -> anyhow::Result<Figures>,
+) -> anyhow::Result<Figures> {
+    let subject = kind.open_at(url, plan).await?;
     let figures = body(&*subject).await;
     let connections = context.servers.connections(kind.place()).await;
     subject.close().await?;

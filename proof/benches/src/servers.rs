@@ -4,6 +4,8 @@ mod counts;
 mod durability;
 mod text;
 
+use std::net::SocketAddr;
+
 use anyhow::{Context as _, bail};
 use sqlx::mysql::MySqlConnectOptions;
 use sqlx::postgres::PgConnectOptions;
@@ -138,6 +140,19 @@ impl Servers {
             Place::Memory => "memory:".to_owned(),
             Place::Sqlite => format!("sqlite://{}?mode=rwc", self.file().display()),
         })
+    }
+
+    /// Where the PostgreSQL server listens.
+    pub(crate) fn postgres_address(&self) -> anyhow::Result<(String, u16)> {
+        let options: PgConnectOptions = self.url(Place::Postgres)?.parse()?;
+        Ok((options.get_host().to_owned(), options.get_port()))
+    }
+
+    /// The URL of our database there, by another address.
+    pub(crate) fn postgres_through(&self, address: SocketAddr) -> anyhow::Result<String> {
+        let options: PgConnectOptions = self.url(Place::Postgres)?.parse()?;
+        let options = options.host(&address.ip().to_string()).port(address.port());
+        Ok(options.to_url_lossy().to_string())
     }
 
     /// The SQLite file.

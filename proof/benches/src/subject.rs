@@ -109,9 +109,13 @@ pub(crate) enum Kind {
     UnitTransaction,
     /// By a lock around a transaction.
     UnitLock,
+    /// By a row that was made for the lock.
     UnitForUpdate,
     /// By an advisory lock of the transaction's.
     UnitXactLock,
+    UnitTransactionMysql,
+    UnitLockMysql,
+    UnitForUpdateMysql,
     /// A run that is remembered, of a new key.
     OnceRun,
     /// A lock of a new key.
@@ -161,6 +165,9 @@ impl Kind {
             Self::UnitLock => "unit-dblock-lock",
             Self::UnitForUpdate => "unit-for-update",
             Self::UnitXactLock => "unit-xact-lock",
+            Self::UnitTransactionMysql => "unit-dblock-transaction-mysql",
+            Self::UnitLockMysql => "unit-dblock-lock-mysql",
+            Self::UnitForUpdateMysql => "unit-for-update-mysql",
             Self::OnceRun => "once-dblock-run",
             Self::OnceLock => "once-dblock-lock",
             Self::OnceReplay => "once-dblock-replay",
@@ -202,9 +209,14 @@ impl Kind {
             | Self::OnceLock
             | Self::OnceReplay
             | Self::OnceRead => Place::Postgres,
-            Self::DblockMysql | Self::FloorMysql | Self::BareMysql | Self::UpsertMysql | Self::Dlmy => {
-                Place::MySql
-            }
+            Self::DblockMysql
+            | Self::FloorMysql
+            | Self::BareMysql
+            | Self::UpsertMysql
+            | Self::Dlmy
+            | Self::UnitTransactionMysql
+            | Self::UnitLockMysql
+            | Self::UnitForUpdateMysql => Place::MySql,
             Self::DblockSqlite | Self::FloorSqlite | Self::BareSqlite | Self::UpsertSqlite => Place::Sqlite,
             Self::DblockRedis | Self::Rslock | Self::AsyncRedisLock => Place::Redis,
             Self::DblockZookeeper | Self::ZookeeperRecipe => Place::ZooKeeper,
@@ -221,6 +233,7 @@ impl Kind {
             | Self::DlpgTry
             | Self::Dlmy
             | Self::UnitForUpdate
+            | Self::UnitForUpdateMysql
             | Self::UnitXactLock => "memory",
             _ => match self.place() {
                 Place::Postgres | Place::MySql | Place::Sqlite | Place::ZooKeeper | Place::Etcd => "disk",
@@ -256,9 +269,9 @@ impl Kind {
             Self::AsyncRedisLock => async_redis::SETTINGS,
             Self::ZookeeperRecipe => zookeeper_recipe::SETTINGS,
             Self::EtcdRecipe => ETCD_RECIPE,
-            Self::UnitTransaction => unit::TRANSACTION_SETTINGS,
-            Self::UnitLock => unit::LOCK_SETTINGS,
-            Self::UnitForUpdate => unit::FOR_UPDATE_SETTINGS,
+            Self::UnitTransaction | Self::UnitTransactionMysql => unit::TRANSACTION_SETTINGS,
+            Self::UnitLock | Self::UnitLockMysql => unit::LOCK_SETTINGS,
+            Self::UnitForUpdate | Self::UnitForUpdateMysql => unit::FOR_UPDATE_SETTINGS,
             Self::UnitXactLock => unit::XACT_LOCK_SETTINGS,
             Self::OnceRun => once::RUN_SETTINGS,
             Self::OnceLock => once::LOCK_SETTINGS,
@@ -315,10 +328,13 @@ impl Kind {
             Self::EtcdRecipe => Box::new(etcd_recipe::open(url).await?),
             #[cfg(not(feature = "etcd"))]
             Self::EtcdRecipe => anyhow::bail!("this program was built without the feature `etcd`"),
-            Self::UnitTransaction => Box::new(unit::open(url, unit::Way::Transaction, plan).await?),
-            Self::UnitLock => Box::new(unit::open(url, unit::Way::Lock, plan).await?),
-            Self::UnitForUpdate => Box::new(unit::open(url, unit::Way::ForUpdate, plan).await?),
-            Self::UnitXactLock => Box::new(unit::open(url, unit::Way::XactLock, plan).await?),
+            Self::UnitTransaction => Box::new(unit::postgres(url, unit::Way::Transaction, plan).await?),
+            Self::UnitLock => Box::new(unit::postgres(url, unit::Way::Lock, plan).await?),
+            Self::UnitForUpdate => Box::new(unit::postgres(url, unit::Way::ForUpdate, plan).await?),
+            Self::UnitXactLock => Box::new(unit::postgres(url, unit::Way::XactLock, plan).await?),
+            Self::UnitTransactionMysql => Box::new(unit::mysql(url, unit::Way::Transaction, plan).await?),
+            Self::UnitLockMysql => Box::new(unit::mysql(url, unit::Way::Lock, plan).await?),
+            Self::UnitForUpdateMysql => Box::new(unit::mysql(url, unit::Way::ForUpdate, plan).await?),
             Self::OnceRun => Box::new(once::open(url, once::Way::Run).await?),
             Self::OnceLock => Box::new(once::open(url, once::Way::Lock).await?),
             Self::OnceReplay => Box::new(once::open(url, once::Way::Replay).await?),

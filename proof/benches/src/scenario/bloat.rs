@@ -19,11 +19,7 @@ pub(super) async fn round(context: &mut Context<'_>, _: Kind) -> anyhow::Result<
     let locks = table_of(&url, TABLE).await?;
     let start = Instant::now();
     for done in 1..=pairs {
-        locks
-            .lock("again").ttl(TTL).acquire()
-            .await?
-            .release()
-            .await?;
+        locks.lock("again").ttl(TTL).acquire().await?.release().await?;
         if done % (pairs / 10) == 0 {
             eprintln!("  bloat: {done} of {pairs} pairs");
         }

@@ -41,10 +41,10 @@ pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Resu
             tokio::time::sleep(Duration::from_millis(fastrand::u64(held_ms))).await;
             let begun = clock();
             holder.unlock().await?;
-            let released = clock() - begun;
+            let release = clock() - begun;
             let inside: u64 = worker.hear().await?.parse()?;
             if warm {
-                releases.push(released);
+                releases.push(release);
                 nanos.push(inside.saturating_sub(begun));
             }
         }

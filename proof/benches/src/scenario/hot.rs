@@ -39,3 +39,8 @@ pub(super) fn most_over_fewest(seen: &Seen) -> f64 {
     let fewest = seen.entries.iter().min().copied().unwrap_or(0);
     most as f64 / fewest.max(1) as f64
 }
+
+/// The longest wait of all.
+pub(super) fn longest_ms(seen: &Seen) -> f64 {
+    seen.longest as f64 / 1e6
+}

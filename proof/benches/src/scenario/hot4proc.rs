@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 
 use super::Context;
-use super::hot::most_over_fewest;
+use super::hot::{longest_ms, most_over_fewest};
 use crate::load::Seen;
 use crate::measure::Figures;
 use crate::subject::Kind;
@@ -16,9 +16,8 @@ pub(super) const SUBJECTS: &[Kind] = &[Kind::DblockPostgres, Kind::Advisory, Kin
 const PROCESSES: usize = 4;
 const TASKS: usize = 16;
 
-pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Result<Figures> {
+pub(super) async fn round(context: &mut Context<'_>, kind: Kind, time_ms: u64) -> anyhow::Result<Figures> {
     let url = context.servers.url(kind.place())?;
-    let time_ms = context.pace.pick(4000, 4000);
     let work = Work::Load {
         tasks: TASKS,
         warm_ms: 500,
@@ -46,12 +45,14 @@ pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Resu
     for line in lines {
         let report: Report = serde_json::from_str(&line)?;
         processes.entries.push(report.entries.iter().sum());
+        all.longest = all.longest.max(report.longest);
         all.waits.extend(report.waits);
         all.entries.extend(report.entries);
     }
     let mut figures = Figures::of_waits(&all)
         .with("processes_most_over_fewest", most_over_fewest(&processes))
-        .with("tasks_most_over_fewest", most_over_fewest(&all));
+        .with("tasks_most_over_fewest", most_over_fewest(&all))
+        .with("longest_wait_ms", longest_ms(&all));
     figures.connections = Some(connections as f64);
     Ok(figures)
 }

@@ -23,27 +23,22 @@ pub(super) async fn round(context: &mut Context<'_>, kind: Kind) -> anyhow::Resu
     // A lease so long that the holder sends nothing meanwhile.
     let holder = manager(&url).await?;
     let guard = holder
-        .lock("awaited").ttl(Duration::from_hours(1)).acquire()
+        .lock("awaited")
+        .ttl(Duration::from_hours(1))
+        .acquire()
         .await?;
     let others = context.servers.connections(place).await?;
 
     let locks = manager(&url).await?;
     // Connects, and begins to listen.
-    let refused = locks
-        .lock("awaited").wait(Duration::from_secs(1)).acquire()
-        .await;
+    let refused = locks.lock("awaited").wait(Duration::from_secs(1)).acquire().await;
     ensure!(refused.is_err(), "the key that another node holds was granted");
     let before = context.servers.statements(place).await?;
     let start = Instant::now();
     let mut tasks = JoinSet::new();
     for _ in 0..TASKS {
         let locks = locks.clone();
-        tasks.spawn(async move {
-            locks
-                .lock("awaited").wait(wait).acquire()
-                .await
-                .map(drop)
-        });
+        tasks.spawn(async move { locks.lock("awaited").wait(wait).acquire().await.map(drop) });
     }
     tokio::time::sleep(wait / 2).await;
     let connections = context.servers.connections(place).await?.saturating_sub(others);

@@ -120,7 +120,12 @@ impl Guarded for Task {
     type Guard = LockGuard;
 
     async fn acquire(&mut self) -> anyhow::Result<Self::Guard> {
-        Ok(self.locks.lock(&self.key).options(&self.options).acquire().await?)
+        Ok(self
+            .locks
+            .lock(&self.key)
+            .options(&self.options)
+            .acquire()
+            .await?)
     }
 
     async fn release(&mut self, guard: Self::Guard) -> anyhow::Result<()> {
@@ -155,7 +160,12 @@ impl Guarded for TaskOfTwo {
     type Guard = LockGuard;
 
     async fn acquire(&mut self) -> anyhow::Result<Self::Guard> {
-        Ok(self.locks.lock(&self.keys).options(&self.options).acquire().await?)
+        Ok(self
+            .locks
+            .lock(&self.keys)
+            .options(&self.options)
+            .acquire()
+            .await?)
     }
 
     async fn release(&mut self, guard: Self::Guard) -> anyhow::Result<()> {

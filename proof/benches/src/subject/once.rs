@@ -78,7 +78,12 @@ impl Task {
         match self.way {
             Way::Run => ensure!(self.run(&self.fresh()).await?, "a new key was not run"),
             Way::Lock => {
-                let guard = self.locks.lock(self.fresh()).options(&Self::lock_options()).acquire().await?;
+                let guard = self
+                    .locks
+                    .lock(self.fresh())
+                    .options(&Self::lock_options())
+                    .acquire()
+                    .await?;
                 guard.release().await?;
             }
             Way::Replay => ensure!(!self.run(&self.key).await?, "it ran again"),

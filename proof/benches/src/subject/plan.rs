@@ -18,6 +18,8 @@ pub(crate) struct Use {
     pub(crate) tasks: usize,
     /// Whether they want the same key.
     pub(crate) contended: bool,
+    /// Whether each lock is of a key that was never locked before.
+    pub(crate) new_keys: bool,
     /// The most connections of a library that brings a pool, where nothing else decides them.
     pub(crate) pool: usize,
 }
@@ -28,6 +30,7 @@ impl Use {
         Self {
             tasks,
             contended: false,
+            new_keys: false,
             pool: POOL,
         }
     }

@@ -1,17 +1,20 @@
-//! A unit of work: lock an order, update the order, unlock. Done with a lock of dblock, and with what
-//! PostgreSQL has. `lock` does all of it, so that its time is the unit's.
+//! A unit of work: lock, update an order, unlock. Done with a lock of dblock, and with what the database has.
+//! `lock` does all of it, so that its time is the unit's.
 
+use std::pin::Pin;
+
+use ::dblock::fence::FenceConnection;
 use ::dblock::{LockError, LockManager, LockOptions};
-use anyhow::ensure;
-use sqlx::postgres::PgPool;
-use sqlx::{PgConnection, Postgres, Transaction};
+use anyhow::{Context as _, ensure};
+use sqlx::{Database, MySql, MySqlConnection, PgConnection, Pool, Postgres, Transaction};
+use uuid::Uuid;
 
 use super::{Client, Step, Subject, TIMEOUT, TTL, Use, dblock, pool};
 
 pub(super) const TRANSACTION_SETTINGS: &str =
     "`transaction` with the UPDATE as its body; the pool has the same size for all units of work";
 pub(super) const LOCK_SETTINGS: &str = "`locks.lock(key).run` around BEGIN, UPDATE, COMMIT";
-pub(super) const FOR_UPDATE_SETTINGS: &str = "BEGIN, SELECT … FOR UPDATE, UPDATE, COMMIT";
+pub(super) const FOR_UPDATE_SETTINGS: &str = "BEGIN, SELECT … FOR UPDATE of a row that is there for the lock, UPDATE, COMMIT; for a new key the INSERT of that row first, in the same transaction";
 pub(super) const XACT_LOCK_SETTINGS: &str = "BEGIN, `pg_advisory_xact_lock`, UPDATE, COMMIT";
 
 /// How the order is locked.
@@ -23,41 +26,154 @@ pub(super) enum Way {
     XactLock,
 }
 
-pub(super) struct Units {
-    locks: LockManager,
-    pool: PgPool,
-    way: Way,
+/// The statements of one database.
+pub(super) struct Statements {
+    new_order: &'static str,
+    update: &'static str,
+    new_row: &'static str,
+    for_update: &'static str,
+    xact_lock: Option<&'static str>,
 }
 
-struct Unit {
+/// A database that units of work run on.
+pub(super) trait UnitDatabase: Database {
+    const STATEMENTS: Statements;
+
+    /// Returns how many rows were written.
+    fn write<'a>(on: &'a mut Self::Connection, statement: &'static str, key: &'a str) -> Answer<'a, u64>;
+
+    /// Fails when there is no row.
+    fn read<'a>(on: &'a mut Self::Connection, statement: &'static str, key: &'a str) -> Answer<'a, ()>;
+}
+
+type Answer<'a, T> = Pin<Box<dyn Future<Output = sqlx::Result<T>> + Send + 'a>>;
+
+/// Not generic over the driver, because its bounds would be longer than the copies, and because the compiler does
+/// not see that the future of a generic unit is `Send`.
+macro_rules! unit_database {
+    ($database:ty, $connection:ty, $statements:expr) => {
+        impl UnitDatabase for $database {
+            const STATEMENTS: Statements = $statements;
+
+            fn write<'a>(on: &'a mut $connection, statement: &'static str, key: &'a str) -> Answer<'a, u64> {
+                Box::pin(async move {
+                    let done = sqlx::query(statement).bind(key).execute(on).await?;
+                    Ok(done.rows_affected())
+                })
+            }
+
+            fn read<'a>(on: &'a mut $connection, statement: &'static str, key: &'a str) -> Answer<'a, ()> {
+                Box::pin(async move {
+                    sqlx::query(statement)
+                        .bind(key)
+                        .fetch_one(on)
+                        .await
+                        .map(drop)
+                })
+            }
+        }
+
+        impl Client for Unit<$database> {
+            fn lock(&mut self) -> Step<'_> {
+                Box::pin(self.make())
+            }
+
+            fn unlock(&mut self) -> Step<'_> {
+                Box::pin(async {
+                    ensure!(!self.is_first, "the unit was done before");
+                    Ok(())
+                })
+            }
+        }
+    };
+}
+
+unit_database!(
+    Postgres,
+    PgConnection,
+    Statements {
+        new_order: "INSERT INTO orders VALUES ($1, 0) ON CONFLICT DO NOTHING",
+        update: "UPDATE orders SET paid = paid + 1 WHERE id = $1",
+        new_row: "INSERT INTO order_locks VALUES ($1) ON CONFLICT DO NOTHING",
+        for_update: "SELECT 1 FROM order_locks WHERE id = $1 FOR UPDATE",
+        xact_lock: Some("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))"),
+    }
+);
+unit_database!(
+    MySql,
+    MySqlConnection,
+    Statements {
+        new_order: "INSERT IGNORE INTO orders VALUES (?, 0)",
+        update: "UPDATE orders SET paid = paid + 1 WHERE id = ?",
+        new_row: "INSERT IGNORE INTO order_locks VALUES (?)",
+        for_update: "SELECT 1 FROM order_locks WHERE id = ? FOR UPDATE",
+        xact_lock: None,
+    }
+);
+
+pub(super) struct Units<DB: Database> {
     locks: LockManager,
-    pool: PgPool,
+    pool: Pool<DB>,
     way: Way,
-    key: String,
+    new_keys: bool,
+}
+
+pub(super) struct Unit<DB: Database> {
+    locks: LockManager,
+    pool: Pool<DB>,
+    way: Way,
+    new_keys: bool,
+    order: String,
     options: LockOptions,
-    is_new: bool,
+    is_first: bool,
 }
 
-pub(super) async fn open(url: &str, way: Way, plan: Use) -> anyhow::Result<Units> {
+pub(super) async fn postgres(url: &str, way: Way, plan: Use) -> anyhow::Result<Units<Postgres>> {
     let pool = pool::of(u32::try_from(plan.pool)?).connect(url).await?;
     sqlx::raw_sql(
-        "CREATE TABLE IF NOT EXISTS orders (id text PRIMARY KEY, paid bigint NOT NULL) WITH (fillfactor = 50)",
+        "CREATE TABLE IF NOT EXISTS orders (id text PRIMARY KEY, paid bigint NOT NULL) WITH (fillfactor = 50);
+         CREATE TABLE IF NOT EXISTS order_locks (id text PRIMARY KEY)",
     )
     .execute(&pool)
     .await?;
-    let locks = dblock::table_of(url, dblock::TABLE).await?;
-    Ok(Units { locks, pool, way })
+    Units::new(url, pool, way, plan).await
 }
 
-impl Subject for Units {
+pub(super) async fn mysql(url: &str, way: Way, plan: Use) -> anyhow::Result<Units<MySql>> {
+    let pool = pool::of(u32::try_from(plan.pool)?).connect(url).await?;
+    for statement in [
+        "CREATE TABLE IF NOT EXISTS orders (id varbinary(255) PRIMARY KEY, paid bigint NOT NULL) ENGINE = InnoDB",
+        "CREATE TABLE IF NOT EXISTS order_locks (id varbinary(255) PRIMARY KEY) ENGINE = InnoDB",
+    ] {
+        sqlx::raw_sql(statement).execute(&pool).await?;
+    }
+    Units::new(url, pool, way, plan).await
+}
+
+impl<DB: Database> Units<DB> {
+    async fn new(url: &str, pool: Pool<DB>, way: Way, plan: Use) -> anyhow::Result<Self> {
+        Ok(Self {
+            locks: dblock::table_of(url, dblock::TABLE).await?,
+            pool,
+            way,
+            new_keys: plan.new_keys,
+        })
+    }
+}
+
+impl<DB: Database> Subject for Units<DB>
+where
+    Unit<DB>: Client,
+{
     fn client(&self, key: &str) -> Box<dyn Client> {
         Box::new(Unit {
             locks: self.locks.clone(),
             pool: self.pool.clone(),
             way: self.way,
-            key: key.to_owned(),
+            new_keys: self.new_keys,
+            order: key.to_owned(),
             options: LockOptions::new().ttl(TTL).wait(TIMEOUT),
-            is_new: true,
+            is_first: true,
         })
     }
 
@@ -82,62 +198,70 @@ impl From<sqlx::Error> for Failed {
     }
 }
 
-impl Unit {
-    async fn locked_by(&self, statement: &'static str) -> anyhow::Result<()> {
-        let mut tx = self.pool.begin().await?;
-        sqlx::query(statement).bind(&self.key).execute(&mut *tx).await?;
-        pay(&mut tx, &self.key).await?;
-        Ok(tx.commit().await?)
-    }
-}
-
-async fn pay(connection: &mut PgConnection, key: &str) -> Result<(), sqlx::Error> {
-    let update = sqlx::query("UPDATE orders SET paid = paid + 1 WHERE id = $1").bind(key);
-    match update.execute(connection).await?.rows_affected() {
+async fn pay<DB: UnitDatabase>(connection: &mut DB::Connection, order: &str) -> Result<(), sqlx::Error> {
+    match DB::write(connection, DB::STATEMENTS.update, order).await? {
         1 => Ok(()),
         _ => Err(sqlx::Error::RowNotFound),
     }
 }
 
-impl Client for Unit {
-    fn lock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            if std::mem::take(&mut self.is_new) {
-                let insert = sqlx::query("INSERT INTO orders VALUES ($1, 0) ON CONFLICT DO NOTHING");
-                insert.bind(&self.key).execute(&self.pool).await?;
-            }
-            match self.way {
-                Way::Transaction => {
-                    let order = self.locks.lock(&self.key).options(&self.options);
-                    let unit = order.transaction(&self.pool, async |mut tx| {
-                        Ok::<_, Failed>(pay(&mut tx, &self.key).await?)
-                    });
-                    unit.await.map_err(|error| error.0)
-                }
-                Way::Lock => {
-                    let body = async {
-                        let mut tx: Transaction<'_, Postgres> = self.pool.begin().await?;
-                        pay(&mut tx, &self.key).await?;
-                        tx.commit().await
-                    };
-                    Ok(self.locks.lock(&self.key).options(&self.options).run(body).await??)
-                }
-                Way::ForUpdate => {
-                    self.locked_by("SELECT paid FROM orders WHERE id = $1 FOR UPDATE")
-                        .await
-                }
-                Way::XactLock => {
-                    self.locked_by("SELECT pg_advisory_xact_lock(hashtextextended($1, 0))")
-                        .await
-                }
-            }
-        })
+impl<DB: UnitDatabase> Unit<DB>
+where
+    Transaction<'static, DB>: FenceConnection,
+{
+    /// Makes the order, and the row for its lock.
+    async fn prepare(&self) -> anyhow::Result<()> {
+        let mut connection = self.pool.acquire().await?;
+        DB::write(&mut connection, DB::STATEMENTS.new_order, &self.order).await?;
+        DB::write(&mut connection, DB::STATEMENTS.new_row, &self.order).await?;
+        Ok(())
     }
 
-    fn unlock(&mut self) -> Step<'_> {
-        Box::pin(async {
-            ensure!(!self.is_new, "the unit was done before");
-            Ok(())
-        })
+    async fn under(&self, key: &str) -> anyhow::Result<()> {
+        let lock = || self.locks.lock(key).options(&self.options);
+        match self.way {
+            Way::Transaction => {
+                let unit = lock().transaction(&self.pool, async |mut tx| {
+                    Ok::<_, Failed>(pay::<DB>(&mut tx, &self.order).await?)
+                });
+                unit.await.map_err(|error| error.0)
+            }
+            Way::Lock => {
+                let body = async {
+                    let mut tx = self.pool.begin().await?;
+                    pay::<DB>(&mut tx, &self.order).await?;
+                    tx.commit().await
+                };
+                Ok(lock().run(body).await??)
+            }
+            Way::ForUpdate => {
+                let mut tx = self.pool.begin().await?;
+                if self.new_keys {
+                    DB::write(&mut tx, DB::STATEMENTS.new_row, key).await?;
+                }
+                DB::read(&mut tx, DB::STATEMENTS.for_update, key).await?;
+                pay::<DB>(&mut tx, &self.order).await?;
+                Ok(tx.commit().await?)
+            }
+            Way::XactLock => {
+                let statement = DB::STATEMENTS.xact_lock;
+                let statement = statement.context("the database has no such lock")?;
+                let mut tx = self.pool.begin().await?;
+                DB::read(&mut tx, statement, key).await?;
+                pay::<DB>(&mut tx, &self.order).await?;
+                Ok(tx.commit().await?)
+            }
+        }
+    }
+
+    async fn make(&mut self) -> anyhow::Result<()> {
+        if std::mem::take(&mut self.is_first) {
+            self.prepare().await?;
+        }
+        if self.new_keys {
+            let key = format!("{}:{}", self.order, Uuid::now_v7());
+            return self.under(&key).await;
+        }
+        self.under(&self.order).await
     }
 }
