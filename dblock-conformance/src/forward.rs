@@ -101,6 +101,13 @@ macro_rules! forward_to_inner {
             self.inner.part_of(key)
         }
 
+        fn make_free_rows<'a>(
+            &'a self,
+            keys: &'a [$crate::dblock_core::Key],
+        ) -> $crate::dblock_core::store::StoreFuture<'a, Result<(), $crate::dblock_core::store::StoreError>> {
+            self.inner.make_free_rows(keys)
+        }
+
         fn transaction_source(&self, part: usize) -> Option<::std::sync::Arc<dyn ::std::any::Any + Send + Sync>> {
             self.inner.transaction_source(part)
         }

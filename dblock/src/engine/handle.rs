@@ -96,17 +96,28 @@ impl EngineHandle {
         self.shared.clock.now()
     }
 
-    /// The data for a fence check in a user's transaction.
+    /// The data for a fence check in a user's transaction. To be asked for when there is a lease: by then the store
+    /// has been connected.
     #[cfg(feature = "sql")]
     pub(crate) fn fence_source(&self, key: &Key) -> Option<&FenceSource> {
+        self.fence_source_if(key, |_| true)
+    }
+
+    /// The same for a transaction that takes the key itself, if it can.
+    #[cfg(feature = "sql")]
+    pub(crate) fn source_to_take(&self, key: &Key) -> Option<&FenceSource> {
+        self.fence_source_if(key, FenceSource::takes)
+    }
+
+    #[cfg(feature = "sql")]
+    fn fence_source_if(&self, key: &Key, test: impl FnOnce(&FenceSource) -> bool) -> Option<&FenceSource> {
         let part = self.shared.store.part_of(key);
         let known = self.shared.fence_sources.get(part)?;
-        if known.get().is_none() {
-            // Where the store says nothing yet, or for now, it is asked again.
-            let source = FenceSource::of(&*self.shared.store, part)?;
-            return Some(known.get_or_init(|| source));
+        if let Some(source) = known.get() {
+            return test(source).then_some(source);
         }
-        known.get()
+        let source = FenceSource::of(&*self.shared.store, part).filter(test)?;
+        Some(known.get_or_init(|| source))
     }
 
     /// When the timeout of a caller that comes now passes.

@@ -19,8 +19,6 @@ use crate::chain::Link;
 use crate::engine::Entered;
 use crate::engine::{Begin, Call, EngineHandle, Hold, Lease, Time};
 use crate::meter::AcquireOutcome;
-#[cfg(feature = "sql")]
-use crate::store::fence::FenceSource;
 use dblock_core::Wait;
 
 /// When a call began, and when its `wait` is over. Everything that the call waits for counts.
@@ -105,8 +103,7 @@ impl LockManager {
         }
         caller.check_wait(key)?;
         let mut call = caller.new_call(options.wait, None);
-        let source = caller.engine.fence_source(key);
-        call.takes = source.is_some_and(FenceSource::takes);
+        call.takes = caller.engine.source_to_take(key).is_some();
         let entered = caller.engine.acquire_or_turn(key, Arc::new(call)).await;
         entered.map_err(|error| error.after(caller.began.waited()))
     }

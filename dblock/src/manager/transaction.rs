@@ -262,7 +262,7 @@ impl LockManager {
     {
         let failed = |error| LockError::store_of(key, error);
         loop {
-            let Some(source) = self.shared.engine.fence_source(key) else {
+            let Some(source) = self.shared.engine.source_to_take(key) else {
                 return turn.for_lease(Duration::ZERO).await.map(Err);
             };
             let mut begins = pin!(begin_with(pool, source.dialect.begins_with()));
@@ -427,7 +427,7 @@ impl LockManager {
     ) -> Result<(Hold, bool), LockError> {
         let begin_anew =
             |message| LockError::store_of(key, StoreError::new(StoreErrorKind::Conflict, message));
-        let Some(source) = self.shared.engine.fence_source(key) else {
+        let Some(source) = self.shared.engine.source_to_take(key) else {
             return Ok((turn.for_lease(Duration::ZERO).await?, false));
         };
         let taken = timeout(TAKING, self.take_in(key, source, &turn, tx)).await;

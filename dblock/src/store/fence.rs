@@ -206,6 +206,10 @@ pub(crate) type TransactionId = String;
 
 /// What a transaction writes that takes a key.
 #[derive(Debug)]
+#[cfg_attr(
+    not(feature = "postgres"),
+    allow(dead_code, reason = "only PostgreSQL takes keys")
+)]
 pub(crate) struct Take<'a> {
     pub(crate) source: &'a FenceSource,
     pub(crate) key: &'a Key,
@@ -216,6 +220,10 @@ pub(crate) struct Take<'a> {
 
 /// The answer to a [`Take`].
 #[derive(Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(feature = "postgres"),
+    allow(dead_code, reason = "only PostgreSQL takes keys")
+)]
 pub(crate) enum Took {
     Taken {
         fence_token: i64,
@@ -230,6 +238,10 @@ pub(crate) enum Took {
 }
 
 #[derive(Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(feature = "postgres"),
+    allow(dead_code, reason = "only PostgreSQL takes keys")
+)]
 pub(crate) enum NotTaken {
     /// There is no row, or the transaction's snapshot has none.
     Absent,
@@ -246,6 +258,10 @@ pub(crate) enum NotTaken {
 pub(crate) struct Identity(Arc<Mutex<Option<String>>>);
 
 impl Identity {
+    #[cfg_attr(
+        not(feature = "postgres"),
+        allow(dead_code, reason = "only PostgreSQL takes keys")
+    )]
     pub(crate) fn set(&self, identity: Option<String>) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = identity;
     }

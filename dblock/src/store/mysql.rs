@@ -135,20 +135,15 @@ impl MySqlStore {
         self.qualified(&self.table_sql)
     }
 
-    /// A quoted table with its database, once there was a connection.
+    /// A quoted table with its database.
     fn qualified(&self, quoted: &str) -> String {
-        // All servers have the same database.
-        let options = self.latest();
+        // A lease exists, so there was a connection. All servers have the same database.
+        let options = self.servers.iter().find_map(OptionsSource::latest);
         let database = options.as_ref().and_then(MySqlConnectOptions::get_database);
         match (self.table.schema(), database) {
             (None, Some(database)) => format!("`{}`.{quoted}", database.replace('`', "``")),
             _ => quoted.to_owned(),
         }
-    }
-
-    /// The options of a connection, if there was one.
-    fn latest(&self) -> Option<MySqlConnectOptions> {
-        self.servers.iter().find_map(OptionsSource::latest)
     }
 
     /// What a statement in a user's transaction concerns.
@@ -251,7 +246,6 @@ impl Store for MySqlStore {
     }
 
     fn transaction_source(&self, _: usize) -> Option<Arc<dyn Any + Send + Sync>> {
-        self.latest()?;
         Some(Arc::new(self.source()))
     }
 

@@ -146,6 +146,18 @@ impl Store for ShardedStore {
         self.places.part(self.places.of(key))
     }
 
+    /// Each in the shard that keeps it. While keys move, a transaction cannot take any that do.
+    fn make_free_rows<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Result<(), StoreError>> {
+        Box::pin(async move {
+            for key in keys {
+                if let Some(shard) = self.shards.get(self.part_of(key)) {
+                    shard.store.make_free_rows(std::slice::from_ref(key)).await?;
+                }
+            }
+            Ok(())
+        })
+    }
+
     fn transaction_source(&self, part: usize) -> Option<Arc<dyn Any + Send + Sync>> {
         // Keys that move have the parts behind those of the shards.
         self.shards.get(part)?.store.transaction_source(0)

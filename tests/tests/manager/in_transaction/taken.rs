@@ -1,0 +1,297 @@
+//! Transactions that take a free key themselves: no lease, and nothing that a rollback leaves behind.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use dblock::store::StoreErrorKind;
+use dblock::{LockManager, begin, distributed_lock};
+use dblock_tests::backend::Place;
+use dblock_tests::{Backend, on_every_store};
+use sqlx::pool::PoolOptions;
+use sqlx::{PgPool, Postgres, Transaction};
+use tokio::sync::oneshot;
+
+use super::{Failure, Work, execute, is_free, nobody_enters, passes};
+use crate::{LONG, RENEWED, long, patient, short};
+
+on_every_store!(postgres:
+    no_lease_is_seen_and_the_commit_leaves_a_free_row,
+    a_rollback_leaves_what_was_there,
+    an_expired_key_is_not_taken_without_a_lease,
+    a_try_that_takes_nothing_does_not_keep_the_holder_from_its_renewal,
+    a_ceiling_ahead_of_the_clock_is_no_loss_of_order,
+    another_schema_is_refused,
+    a_full_pool_does_not_stop_others,
+    a_hold_that_outlives_the_body_fails_the_call,
+    a_take_below_a_savepoint_is_refused,
+    an_old_snapshot_takes_nothing,
+    one_after_the_other_takes_the_key,
+);
+
+fn pool(backend: &Backend) -> &PgPool {
+    match backend.place() {
+        Place::Postgres(pool, _) => pool,
+        _ => unreachable!("these are tests of PostgreSQL"),
+    }
+}
+
+/// Runs nothing in a transaction.
+async fn enters(locks: &LockManager, pool: &PgPool) -> Result<i64, Failure> {
+    let body = locks
+        .lock("key")
+        .options(&patient())
+        .transaction(pool, async |_| {
+            Ok::<_, Failure>(dblock::current().unwrap().fence_token())
+        });
+    body.await
+}
+
+async fn no_lease_is_seen_and_the_commit_leaves_a_free_row(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    for _ in 0..2 {
+        let token = locks
+            .lock("key")
+            .options(&long())
+            .transaction(pool(&backend), async |_| {
+                let row = backend.the_row("key").await;
+                assert_eq!(row.reentrant_count, 0, "no lease was committed: {row:?}");
+                nobody_enters(&backend, &other).await;
+                let token = dblock::current().unwrap().fence_token();
+                assert!(row.fence_token < token);
+                Ok::<_, Failure>(token)
+            })
+            .await
+            .unwrap();
+        let row = backend.the_row("key").await;
+        assert_eq!((row.reentrant_count, row.fence_token), (0, token));
+    }
+    is_free(&other).await;
+}
+
+async fn a_rollback_leaves_what_was_there(backend: Backend) {
+    let locks = backend.manager().await;
+    is_free(&locks).await;
+    let before = backend.the_row("key").await;
+    let fails = locks
+        .lock("key")
+        .options(&long())
+        .transaction(pool(&backend), async |_| Err::<(), _>(Failure::Own));
+    assert!(matches!(fails.await, Err(Failure::Own)));
+    let row = backend.the_row("key").await;
+    assert_eq!(
+        (row.lease_id, row.fence_token),
+        (before.lease_id, before.fence_token)
+    );
+    assert!(enters(&locks, pool(&backend)).await.unwrap() > before.fence_token);
+}
+
+/// Nothing has written the row since it expired, so a snapshot from before would not notice.
+async fn an_expired_key_is_not_taken_without_a_lease(backend: Backend) {
+    let (dies, locks) = (backend.manager().await, backend.manager().await);
+    let guard = dies
+        .lock("key")
+        .options(&short().renew(false))
+        .acquire()
+        .await
+        .unwrap();
+    backend.until("key", LONG, |row| row.expire_at <= row.now).await;
+    let body = locks
+        .lock("key")
+        .options(&patient())
+        .transaction(pool(&backend), async |_| {
+            let token = dblock::current().unwrap().fence_token();
+            assert_eq!(backend.the_row("key").await.fence_token, token, "it has a lease");
+            Ok::<_, Failure>(())
+        });
+    body.await.unwrap();
+    drop(guard);
+}
+
+/// The row would stay locked by the transaction that waits for the holder.
+async fn a_try_that_takes_nothing_does_not_keep_the_holder_from_its_renewal(backend: Backend) {
+    let (holder, locks) = (backend.manager().await, backend.manager().await);
+    is_free(&locks).await;
+    let guard = holder
+        .lock("key")
+        .options(&long().ttl(RENEWED))
+        .acquire()
+        .await
+        .unwrap();
+    let first = backend.the_row("key").await;
+    let waits = tokio::spawn({
+        let (locks, pool) = (locks.clone(), pool(&backend).clone());
+        async move { enters(&locks, &pool).await }
+    });
+    let mut tx = begin(pool(&backend)).await.unwrap();
+    let waits_too = tokio::spawn(async move {
+        let token = token_in(&locks, &mut tx).await?;
+        tx.commit().await?;
+        Ok::<_, Failure>(token)
+    });
+    backend
+        .until("key", LONG, |row| row.expire_at > first.expire_at)
+        .await;
+    guard.release().await.unwrap();
+    assert_ne!(waits.await.unwrap().unwrap(), waits_too.await.unwrap().unwrap());
+}
+
+#[distributed_lock(key = "key", ttl = "30s", wait = "30s", manager = locks, tx = tx)]
+async fn token_in(locks: &LockManager, tx: &mut Transaction<'static, Postgres>) -> Result<i64, Failure> {
+    Ok(dblock::current().unwrap().fence_token())
+}
+
+/// Local hand-overs use up tokens ahead of the clock.
+async fn a_ceiling_ahead_of_the_clock_is_no_loss_of_order(backend: Backend) {
+    let locks = backend.manager().await;
+    is_free(&locks).await;
+    let ahead = backend.the_row("key").await.fence_token + 300_000_000;
+    backend
+        .execute(&format!(
+            "UPDATE {} SET fence_token = {ahead}, fence_ceiling = {ahead}",
+            backend.table
+        ))
+        .await;
+    assert!(enters(&locks, pool(&backend)).await.unwrap() > ahead);
+    let mut tx = begin(pool(&backend)).await.unwrap();
+    assert!(token_in(&locks, &mut tx).await.unwrap() > ahead + 1);
+    tx.commit().await.unwrap();
+}
+
+/// It has a table of the same name, in which nobody holds the key.
+async fn another_schema_is_refused(backend: Backend) {
+    let locks = backend.manager().await;
+    let schema = format!("{}_other", backend.table);
+    let create = format!("CREATE SCHEMA {schema}");
+    execute(pool(&backend), create).await.unwrap();
+    let options = pool(&backend).connect_options().as_ref().clone();
+    let options = options.options([("search_path", schema.as_str())]);
+    let elsewhere = PgPool::connect_with(options).await.unwrap();
+    let there = LockManager::builder(&elsewhere)
+        .table(&backend.table)
+        .auto_migrate(true);
+    is_free(&there.build().await.unwrap()).await;
+
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+    guard.release().await.unwrap();
+    let refused = enters(&locks, &elsewhere).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Unsupported);
+    let mut tx = begin(&elsewhere).await.unwrap();
+    let refused = token_in(&locks, &mut tx).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Unsupported);
+    tx.rollback().await.unwrap();
+    enters(&locks, pool(&backend)).await.unwrap();
+    execute(pool(&backend), format!("DROP SCHEMA {schema} CASCADE"))
+        .await
+        .unwrap();
+}
+
+async fn a_full_pool_does_not_stop_others(backend: Backend) {
+    let locks = backend.manager().await;
+    is_free(&locks).await;
+    let options = pool(&backend).connect_options().as_ref().clone();
+    let full = PoolOptions::new()
+        .max_connections(1)
+        .connect_with(options)
+        .await
+        .unwrap();
+    let taken = full.acquire().await.unwrap();
+    let waits = tokio::spawn({
+        let (locks, full) = (locks.clone(), full.clone());
+        async move { enters(&locks, &full).await }
+    });
+    // It comes second, and waits for nothing but the first one's turn.
+    tokio::task::yield_now().await;
+    let second = enters(&locks, pool(&backend)).await.unwrap();
+    assert!(!waits.is_finished());
+    drop(taken);
+    assert!(waits.await.unwrap().unwrap() > second);
+}
+
+/// The commit would free the key beside it.
+async fn a_hold_that_outlives_the_body_fails_the_call(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    let mut left = None;
+    let call = locks
+        .lock("key")
+        .options(&long())
+        .transaction(pool(&backend), async |mut tx| {
+            execute(&mut **tx, work.insert()).await?;
+            left = Some(locks.lock("key").options(&long()).acquire().await?);
+            Ok::<_, Failure>(())
+        });
+    let refused = call.await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Other);
+    assert_eq!(work.done(&backend).await, 0, "nothing was committed");
+    drop(left);
+    is_free(&other).await;
+}
+
+/// Rolled back to it, the transaction would go on without the lock.
+async fn a_take_below_a_savepoint_is_refused(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    is_free(&locks).await;
+    let mut tx = begin(pool(&backend)).await.unwrap();
+    execute(&mut *tx, "SAVEPOINT inner_one".to_owned()).await.unwrap();
+    let refused = token_in(&locks, &mut tx).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Unsupported);
+    tx.rollback().await.unwrap();
+    is_free(&other).await;
+}
+
+/// What others have done under the lock since would not be seen.
+async fn an_old_snapshot_takes_nothing(backend: Backend) {
+    let locks = backend.manager().await;
+    let work = Work::new(&backend).await;
+    enters(&locks, pool(&backend)).await.unwrap();
+    let mut tx = begin(pool(&backend)).await.unwrap();
+    let snapshot = format!(
+        "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; {}",
+        work.count()
+    );
+    execute(&mut *tx, snapshot).await.unwrap();
+    enters(&locks, pool(&backend)).await.unwrap();
+    let refused = token_in(&locks, &mut tx).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Conflict);
+    tx.rollback().await.unwrap();
+    enters(&locks, pool(&backend)).await.unwrap();
+}
+
+/// In the order in which they came, and none waits for a poll.
+async fn one_after_the_other_takes_the_key(backend: Backend) {
+    let locks = backend.manager().await;
+    is_free(&locks).await;
+    let (begins, begun) = oneshot::channel();
+    let (goes_on, may_go_on) = oneshot::channel::<()>();
+    let pool = Arc::new(pool(&backend).clone());
+    let first = tokio::spawn({
+        let (locks, pool) = (locks.clone(), Arc::clone(&pool));
+        async move {
+            let body = locks
+                .lock("key")
+                .options(&patient())
+                .transaction(&pool, async |_| {
+                    begins.send(()).unwrap();
+                    may_go_on.await.unwrap();
+                    Ok::<_, Failure>(dblock::current().unwrap().fence_token())
+                });
+            body.await.unwrap()
+        }
+    });
+    begun.await.unwrap();
+    let calls = (0..20).map(|_| {
+        let (locks, pool) = (locks.clone(), Arc::clone(&pool));
+        tokio::spawn(async move { enters(&locks, &pool).await.unwrap() })
+    });
+    let calls: Vec<_> = calls.collect();
+    passes(&backend, Duration::from_millis(100)).await;
+    goes_on.send(()).unwrap();
+    let mut tokens = vec![first.await.unwrap()];
+    for call in calls {
+        tokens.push(call.await.unwrap());
+    }
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens.len(), 21);
+    assert_eq!(backend.the_row("key").await.reentrant_count, 0);
+}
