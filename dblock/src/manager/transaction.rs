@@ -33,20 +33,23 @@ const ONE_KEY: &str = "`transaction` takes one key; to end several with a transa
                        transaction with `dblock::begin`, and call the guard's `release_in` in it";
 
 impl LockBuilder<'_> {
-    /// Takes the lock, begins a transaction on `pool`, runs `body` in it, and commits. The commit
+    /// Begins a transaction on `pool` under the lock, runs `body` in it, and commits. The commit
     /// frees the lock in the same instant as it makes the work visible: others enter after it and never
     /// before.
+    ///
+    /// On PostgreSQL the transaction itself takes a free key, by one statement and without a lease; while it is
+    /// open, [`get`](crate::Admin::get) reads the key as free. Elsewhere, and where the key is not free, the lock is acquired first, which
+    /// costs a commit, and the transaction writes its release: one statement, two on MySQL and MariaDB.
     ///
     /// While the call waits for the lock it keeps no connection of the pool. Then the transaction begins within
     /// what is left of `wait`, or within a second if that is more: a pool without a free connection must not
     /// keep the key. From then on the open transaction
     /// keeps the key, for however long that takes: no ttl runs, and nothing is renewed. When the body returns
     /// an error or panics, or the future is dropped, the transaction is rolled back and the lock is released.
-    /// A nested call with the same key re-enters.
+    /// A nested call with the same key re-enters. It must have ended before the body has: a guard that outlives
+    /// the body fails the call.
     ///
-    /// `pool` must be of the database that keeps the lock. The lock adds the acquire before the transaction,
-    /// and short statements in it: two on PostgreSQL, three on MySQL and MariaDB, and one on SQLite. It adds
-    /// no commit to that of the transaction. On MySQL and MariaDB the transaction begins with the savepoint
+    /// `pool` must be of the database that keeps the lock. On MySQL and MariaDB the transaction begins with the savepoint
     /// `dblock`, which the body must leave alone. On SQLite the last statement before the commit frees the lock, because from there
     /// on the transaction keeps every other writer out. So the lease is renewed there until the body writes;
     /// from then on the body has at most one ttl.

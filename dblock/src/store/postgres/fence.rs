@@ -123,12 +123,7 @@ impl Dialect for Postgres {
     }
 
     fn was_over(&self, error: &DriverError) -> bool {
-        match error.code() {
-            // The transaction has failed.
-            Some("25P02") => true,
-            Some("22P02") => error.to_string().contains(sql::OVER),
-            _ => false,
-        }
+        error.code() == Some("22P02") && error.to_string().contains(sql::OVER)
     }
 }
 
