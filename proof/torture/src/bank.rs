@@ -13,11 +13,15 @@ use dblock::{CurrentLock, LockManager, Run, StoreSource, open};
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
-use sqlx::{Acquire as _, AssertSqlSafe, MySqlPool, PgPool, SqlitePool};
+use sqlx::{
+    Acquire as _, AssertSqlSafe, ConnectOptions as _, Connection as _, MySqlPool, PgPool, SqlitePool,
+};
 
-use crate::history::AccountEnd;
+use crate::counter::{self, Counter};
+use crate::history::{AccountEnd, Count};
 use crate::once::{self, Steps, Work};
 use crate::payment::{Failure, Payment};
+use crate::worker::{InTransaction, Plan, Worker, key_names};
 
 /// Accounts are numbered from 0.
 pub(crate) const ACCOUNTS: i32 = 4;
@@ -120,7 +124,10 @@ impl Bank {
                 .to_owned(),
             "CREATE TABLE torture_once (run BIGINT NOT NULL, attempt INT NOT NULL)".to_owned(),
             format!("INSERT INTO torture_account VALUES {}", accounts.join(", ")),
-        ] {
+        ]
+        .into_iter()
+        .chain(counter::tables(&key_names()))
+        {
             on!(self, |pool| sqlx::raw_sql(sql(statement)).execute(pool).await.map(drop))?;
         }
         Ok(())
@@ -168,6 +175,84 @@ impl Bank {
         own: bool,
     ) -> Result<(), Failure> {
         on!(self, |pool| payment.make(locks, pool, own).await)
+    }
+
+    /// Makes a call whose lock ends with its transaction.
+    pub(crate) async fn in_transaction(
+        &self,
+        worker: &Arc<Worker>,
+        call: u64,
+        plan: &Plan,
+    ) -> Result<(), Failure> {
+        on!(self, |pool| {
+            let call = InTransaction {
+                worker,
+                pool,
+                call,
+                plan,
+            };
+            call.make().await
+        })
+    }
+
+    /// Counts in a transaction of its own that checks the lock. One that fails may have been committed.
+    pub(crate) async fn count(&self, counter: &Counter<'_>, lock: &CurrentLock) -> anyhow::Result<()> {
+        on!(self, |pool| {
+            let mut borrowed = Borrowed::from(pool.acquire().await?);
+            let mut tx = borrowed.connection().begin().await?;
+            lock.verify_in(&mut tx).await?;
+            let number = counter.read(&mut tx).await?;
+            counter.write(number + 1, lock.fence_token(), &mut tx).await?;
+            tx.commit().await?;
+            borrowed.is_clean = true;
+            Ok(())
+        })
+    }
+
+    /// Ends a session of the server, over a connection of its own.
+    pub(crate) async fn end_session(&self, session: i64) -> sqlx::Result<()> {
+        match self {
+            Self::Postgres(pool) => {
+                let mut admin = pool.connect_options().connect().await?;
+                let end = sql(format!("SELECT pg_terminate_backend({session})"));
+                sqlx::raw_sql(end).execute(&mut admin).await?;
+                admin.close().await
+            }
+            Self::MySql(pool) => {
+                let mut admin = pool.connect_options().connect().await?;
+                sqlx::raw_sql(sql(format!("KILL CONNECTION {session}")))
+                    .execute(&mut admin)
+                    .await?;
+                admin.close().await
+            }
+            Self::Sqlite(_) => Ok(()),
+        }
+    }
+
+    /// The counters at the end.
+    pub(crate) async fn counts(&self) -> anyhow::Result<Vec<Count>> {
+        on!(self, |pool| {
+            let numbers: Vec<(String, i64)> =
+                sqlx::query_as("SELECT lock_key, number FROM torture_counter ORDER BY lock_key")
+                    .fetch_all(pool)
+                    .await
+                    .context("reading the counters")?;
+            let lines: Vec<(String, i64, i64, i64)> =
+                sqlx::query_as("SELECT lock_key, number, token, id FROM torture_count ORDER BY number")
+                    .fetch_all(pool)
+                    .await
+                    .context("reading what was counted")?;
+            let of = |key: &str| {
+                let lines = lines.iter().filter(|line| line.0 == key);
+                lines.map(|line| (line.1, line.2, line.3)).collect()
+            };
+            let count = |(key, number): (String, i64)| Count {
+                lines: of(&key),
+                key,
+                number,
+            };
+            Ok(numbers.into_iter().map(count).collect())
+        })
     }
 
     /// The body of a run.

@@ -3,10 +3,12 @@
 //! - [`calls`] puts the lines of the processes together; [`facts`] those of the runner.
 //! - [`exclusion`] finds two owners inside a key, and [`cause`] says whether an exception of the guarantee
 //!   explains it. The calls themselves show the owners; [`identity`] judges what the library says of them.
-//! - [`fence`], [`holds`], [`waits`], [`fairness`], [`once`] and [`end`] judge everything else.
+//! - [`counts`] judges what was committed; [`fence`], [`holds`], [`waits`], [`fairness`], [`once`] and [`end`]
+//!   judge everything else.
 
 mod calls;
 mod cause;
+mod counts;
 mod end;
 mod exclusion;
 mod facts;
@@ -70,6 +72,8 @@ pub(crate) struct Counts {
     /// Owners that got their lock by a local hand-over.
     pub(crate) handed_over: usize,
     pub(crate) transfers: usize,
+    /// What was counted in the database: in transactions with which a lock ended, and by others.
+    pub(crate) counted: (usize, usize),
     pub(crate) longest_wait: Duration,
     pub(crate) longest_release: Duration,
     /// The longest time by which a call outlasted its wait.
@@ -99,6 +103,7 @@ pub(crate) fn check(history: &History) -> Verdict {
     holds::check(&calls, &facts, &mut verdict.findings);
     waits::check(&calls, &facts, &mut verdict);
     fairness::check(&calls, &facts, &mut verdict.findings);
+    counts::check(history, &calls, &mut verdict.findings);
     verdict.once = once::check(history, &facts, &mut verdict.findings);
     end::check(history, &calls, &facts, &mut verdict.findings);
     verdict
@@ -125,6 +130,12 @@ fn count(history: &History, calls: &Calls, facts: &Facts) -> Counts {
             *counts.by_end.entry(answer.end).or_default() += 1;
         }
         counts.transfers += usize::from(call.transferred.is_some());
+        let (taken, other) = &mut counts.counted;
+        *(if call.form.ends_with_transaction() {
+            taken
+        } else {
+            other
+        }) += usize::from(call.counted);
         if call.section.is_none() {
             continue;
         }

@@ -12,6 +12,8 @@ pub(crate) enum Fault {
     Kill { slot: usize },
     /// The same at a step of a run of `run_once`.
     KillInRun { slot: usize, step: Step },
+    /// The same in a transaction with which a lock ends.
+    KillInTransaction { slot: usize },
     /// SIGSTOP, and SIGCONT after so long.
     Pause { slot: usize, ms: u32 },
     /// The connections of a process are closed, and new ones are refused for so long.
@@ -66,6 +68,7 @@ impl Fault {
         match *self {
             Self::Kill { slot }
             | Self::KillInRun { slot, .. }
+            | Self::KillInTransaction { slot }
             | Self::Pause { slot, .. }
             | Self::Cut { slot, .. }
             | Self::LoseReply { slot }
@@ -111,6 +114,7 @@ impl Fault {
                 Step::BeforeTheCommit => "process killed before the commit of a run (SIGKILL)",
                 Step::AfterTheCommit => "process killed after the commit of a run (SIGKILL)",
             },
+            Self::KillInTransaction { .. } => "process killed in a transaction (SIGKILL)",
             Self::Pause { .. } => "process stopped (SIGSTOP)",
             Self::Cut { .. } => "connections of a process cut",
             Self::CutAll { .. } => "all connections cut",

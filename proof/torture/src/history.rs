@@ -7,7 +7,7 @@ mod event;
 mod journal;
 mod read;
 
-pub(crate) use event::{AccountEnd, End, Event, Form, How, Line, Row};
+pub(crate) use event::{AccountEnd, Count, End, Event, Form, How, Line, Row};
 pub(crate) use journal::Journal;
 pub(crate) use read::History;
 

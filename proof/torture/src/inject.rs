@@ -54,6 +54,10 @@ impl Injector<'_> {
                 let mut process = self.processes.wait_for(slot).await;
                 return self.processes.replace_at(&mut process, step).await;
             }
+            Fault::KillInTransaction { slot } => {
+                let mut process = self.processes.wait_for(slot).await;
+                return self.processes.replace_in_transaction(&mut process).await;
+            }
             Fault::Pause { slot, ms } => {
                 let Some(mut process) = self.processes.idle(slot) else {
                     return Ok(false);

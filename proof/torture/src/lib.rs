@@ -4,7 +4,7 @@
 //!
 //! - `schedule` decides from a seed which fault comes when; `inject` carries it out.
 //! - `worker` is what the processes do; `processes` starts, kills and ends them.
-//! - `resource` checks fence tokens; `bank` is where an update could be lost, `once` where work could be done
+//! - `resource` checks fence tokens; `bank` and `counter` are where an update could be lost, `once` where work could be done
 //!   twice.
 //! - `history` is what is written; `check` judges it; `report` prints the verdict.
 //!
@@ -14,6 +14,7 @@
 mod bank;
 mod check;
 mod cli;
+mod counter;
 mod failover;
 mod fault;
 mod history;

@@ -13,6 +13,8 @@ use crate::bank::Transfer;
 pub(crate) enum Failure {
     Lock(LockError),
     Database,
+    /// The body was to fail.
+    Planned,
 }
 
 impl From<LockError> for Failure {

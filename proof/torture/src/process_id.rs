@@ -16,6 +16,12 @@ impl ProcessId {
         Self { slot, generation: 0 }
     }
 
+    /// Distinguishes a call from those of all processes.
+    pub(crate) fn id_of(self, call: u64) -> i64 {
+        let process = (self.generation * 100 + self.slot) as u64;
+        i64::try_from(process << 32 | call).expect("few processes make few calls")
+    }
+
     /// The name of its history.
     pub(crate) fn file(self) -> String {
         format!("worker-{self}.jsonl")

@@ -105,8 +105,17 @@ impl<'a> Processes<'a> {
     /// Kills a process at a step of a run, and starts another in its slot. A process that does not reach the
     /// step in time is killed where it is. Returns whether it reached the step.
     pub(crate) async fn replace_at(&self, process: &mut Process, step: Step) -> anyhow::Result<bool> {
+        self.replace_stalled(process, step.name()).await
+    }
+
+    /// The same in a transaction with which a lock ends.
+    pub(crate) async fn replace_in_transaction(&self, process: &mut Process) -> anyhow::Result<bool> {
+        self.replace_stalled(process, "in a transaction").await
+    }
+
+    async fn replace_stalled(&self, process: &mut Process, place: &str) -> anyhow::Result<bool> {
         let mut stalled = false;
-        let command = format!("stall {}\n", step.name());
+        let command = format!("stall {place}\n");
         if process.send(&command).await.is_ok() {
             let line = timeout(STEP_TIMEOUT, process.output.next_line()).await;
             stalled = matches!(line, Ok(Ok(Some(line))) if line == STALLED);

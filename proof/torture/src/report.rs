@@ -158,6 +158,8 @@ pub(crate) fn print(verdict: &Verdict) {
         println!("  {count:>6}  {}", cause.name());
     }
     println!("transfers committed: {}", counts.transfers);
+    let (taken, other) = counts.counted;
+    println!("counted in the database: {taken} by transactions with which a lock ended, {other} by others");
     print_runs(&verdict.once);
     println!(
         "longest wait for a lock {:?}, at most {:?} longer than allowed; for a release {:?}",

@@ -251,6 +251,9 @@ async fn record_end(locks: &LockManager, bank: Option<&Bank>, journal: &Journal)
     if let Some(bank) = bank {
         let (accounts, transfers) = bank.close().await?;
         journal.write(Event::Bank { accounts, transfers });
+        journal.write(Event::Counted {
+            counts: bank.counts().await?,
+        });
         journal.write(Event::OnceEnds {
             ends: finish_runs(locks, bank, journal).await?,
         });

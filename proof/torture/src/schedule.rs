@@ -139,8 +139,8 @@ mod tests {
     #[test]
     fn twenty_minutes_bring_over_a_thousand_faults_of_every_kind() {
         for (store, kinds) in [
-            (StoreKind::Postgres, 23),
-            (StoreKind::Mysql, 23),
+            (StoreKind::Postgres, 24),
+            (StoreKind::Mysql, 24),
             (StoreKind::Sqlite, 10),
             (StoreKind::Redis, 18),
             (StoreKind::RedisSentinel, 7),

@@ -11,4 +11,5 @@ mod once;
 mod records;
 mod sketch;
 mod store;
+mod transactions;
 mod waits;

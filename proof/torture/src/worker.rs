@@ -3,7 +3,7 @@
 //!
 //! - [`keys`] names the keys; [`mix`] draws the plan of a call; [`call`] makes the call and writes its
 //!   beginning and its end.
-//! - [`section`] is the work under the lock.
+//! - [`section`] is the work under the lock; [`transaction`] that of a lock that ends with a transaction.
 //! - [`runs`] makes calls of `run_once`; [`trouble`] delays and loses the writes of their records.
 
 mod call;
@@ -12,10 +12,11 @@ mod mix;
 mod process;
 mod runs;
 mod section;
+mod transaction;
 mod trouble;
 
 use std::path::Path;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -32,12 +33,13 @@ use crate::resource::ResourceClient;
 
 use call::Origin;
 pub(crate) use keys::key_names;
-pub(crate) use mix::LONGEST_TTL;
+pub(crate) use mix::{LONGEST_TTL, Plan};
 #[cfg(test)]
 pub(crate) use process::watch_for_stalls;
 pub(crate) use process::{Arguments, main};
 pub(crate) use runs::finish_runs;
 pub(crate) use section::Planned;
+pub(crate) use transaction::InTransaction;
 pub(crate) use trouble::LATEST_WRITE;
 
 /// How many tasks of a process call `run_once`.
@@ -57,6 +59,8 @@ pub(crate) struct Worker {
     calls: AtomicU64,
     /// The step of a run at which this process is to be killed.
     last_step: Mutex<Option<Step>>,
+    /// The next transaction with which a lock ends waits for the kill of this process.
+    stalls_in_transaction: AtomicBool,
 }
 
 impl Worker {
@@ -77,6 +81,7 @@ impl Worker {
             keys,
             calls: AtomicU64::new(1),
             last_step: Mutex::default(),
+            stalls_in_transaction: AtomicBool::new(false),
         }))
     }
 
@@ -120,7 +125,10 @@ impl Worker {
 
     async fn go_on(self: &Arc<Self>, mut rng: Rng) {
         loop {
-            let plan = mix::plan(&mut rng, self.keys, self.bank.is_some());
+            let bank = self.bank.as_ref();
+            // A transaction that writes would keep every lock of SQLite waiting.
+            let transactions = bank.is_some_and(|bank| !bank.has_one_writer());
+            let plan = mix::plan(&mut rng, self.keys, bank.is_some(), transactions);
             let plan = plan.no_shorter_than(self.locks.capabilities().shortest_ttl);
             self.attempt(&plan, Origin::Outermost).await;
             // Sometimes none, so that the key is asked for again before others have noticed the release.

@@ -1,9 +1,9 @@
 //! The calls of all processes, put together from their lines.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::facts::Facts;
-use crate::history::{End, Event, Form, History, How, Line, MS};
+use crate::history::{Count, End, Event, Form, History, How, Line, MS};
 use crate::process_id::ProcessId;
 use crate::worker::LONGEST_TTL;
 
@@ -36,6 +36,10 @@ pub(crate) struct Call {
     pub(crate) released: Option<i64>,
     pub(crate) answer: Option<Answer>,
     pub(crate) transferred: Option<i64>,
+    /// The database confirmed the commit of its transaction, or its rollback.
+    pub(crate) committed: Option<bool>,
+    /// What it counted is in the database.
+    pub(crate) counted: bool,
     /// When its process ended.
     process_end: i64,
 }
@@ -75,6 +79,15 @@ pub(crate) struct Answer {
     pub(crate) end: End,
     pub(crate) by: Option<i64>,
     pub(crate) text: Option<String>,
+}
+
+/// The counters at the end.
+pub(super) fn counts(history: &History) -> impl Iterator<Item = &Count> {
+    let counted = history.runner.iter().filter_map(|line| match &line.event {
+        Event::Counted { counts } => Some(counts),
+        _ => None,
+    });
+    counted.flatten()
 }
 
 /// When a section began, and its token.
@@ -125,6 +138,11 @@ impl Calls {
             for line in log {
                 calls.add(*process, line, facts);
             }
+        }
+        let counted = counts(history).flat_map(|count| count.lines.iter().map(|(_, _, id)| *id));
+        let counted: HashSet<i64> = counted.collect();
+        for call in &mut calls.calls {
+            call.counted = counted.contains(&call.process.id_of(call.number));
         }
         calls
     }
@@ -198,6 +216,7 @@ impl Calls {
                 hold_min_ms,
                 max_hold_ms,
                 within,
+                again,
                 spawned_by,
             } => {
                 let ns = |ms: u32| i64::from(ms) * MS;
@@ -207,8 +226,10 @@ impl Calls {
                     hold_min: hold_min_ms.map(ns),
                     max_hold: max_hold_ms.map(ns),
                 };
+                // A second call is in the chain around the first.
                 let chain = self
                     .around(process, *within)
+                    .skip(usize::from(*again))
                     .last()
                     .map_or(*call, |outermost| outermost.number);
                 let acquirer = self
@@ -231,6 +252,8 @@ impl Calls {
                     released: None,
                     answer: None,
                     transferred: None,
+                    committed: None,
+                    counted: false,
                     process_end: facts.end_of(process),
                 };
                 self.index.insert((process, call.number), self.calls.len());
@@ -242,6 +265,7 @@ impl Calls {
             | Event::Unblock { call }
             | Event::Leave { call, .. }
             | Event::Released { call }
+            | Event::Concluded { call, .. }
             | Event::Answer { call, .. } => *call,
             // The lower half of the id is the call.
             Event::Transferred { id } => (*id & 0xffff_ffff).unsigned_abs(),
@@ -303,6 +327,7 @@ impl Call {
                 });
             }
             Event::Transferred { id } => self.transferred = Some(*id),
+            Event::Concluded { committed, .. } => self.committed = Some(*committed),
             _ => {}
         }
     }

@@ -26,18 +26,21 @@ pub(crate) enum Cause {
     Blocked,
     /// The machine did not run the body of the former owner for longer than its margin.
     Starved,
+    /// The transaction of the former owner was rolled back in the middle of its section.
+    RolledBack,
     /// None of these: a violation.
     Unexplained,
 }
 
 impl Cause {
     /// The exceptions of the guarantee.
-    pub(crate) const EXCEPTIONS: [Self; 5] = [
+    pub(crate) const EXCEPTIONS: [Self; 6] = [
         Self::Paused,
         Self::Forced,
         Self::FailOver,
         Self::Blocked,
         Self::Starved,
+        Self::RolledBack,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -47,6 +50,7 @@ impl Cause {
             Self::FailOver => "lease lost by a fail-over",
             Self::Blocked => "body did not reach an await",
             Self::Starved => "body was not polled for longer than its margin",
+            Self::RolledBack => "transaction rolled back under its body",
             Self::Unexplained => "UNEXPLAINED",
         }
     }

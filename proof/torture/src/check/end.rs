@@ -148,7 +148,9 @@ fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Findin
                 .troubles(call.process, span)
                 .any(|trouble| trouble.key == call.key)
         };
-        let expected = answer.end == End::Store && (call.asked < since || hurried || slow || troubled());
+        let broken = || facts.ends_sessions(call.process, span);
+        let expected =
+            answer.end == End::Store && (call.asked < since || hurried || slow || troubled() || broken());
         if matches!(answer.end, End::Store | End::Other) && !expected {
             findings.push(Finding::StoreFailed {
                 key: call.key.clone(),

@@ -53,6 +53,15 @@ fn former<'a>(pair: [(&'a Call, &'a Section); 2]) -> (&'a Call, &'a Section) {
 
 fn judge(pair: [(&Call, &Section); 2], calls: &Calls, facts: &Facts) -> Cause {
     let (call, section) = former(pair);
+    let acquirer = calls.get(call.process, call.acquirer).unwrap_or(call);
+    if acquirer.form.ends_with_transaction() {
+        // Its transaction ended before its section, as with its session, and nothing of it stands.
+        return if acquirer.counted {
+            Cause::Unexplained
+        } else {
+            Cause::RolledBack
+        };
+    }
     let span = Span {
         from: pair[0].1.entered.max(pair[1].1.entered),
         to: call.section_end(),

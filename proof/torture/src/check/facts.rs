@@ -17,6 +17,9 @@ const LATE_ORDER: i64 = 15_000 * MS;
 /// and the time of the kill.
 const NOT_FLUSHED: i64 = 1_000 * MS;
 
+/// How long after the order a session may end.
+const SESSION_ENDS_LATE: i64 = 3_000 * MS;
+
 /// How long an expired lease of etcd may still be there: the leader checks for expiry twice a second.
 const EXPIRES_LATE: i64 = 1_000 * MS;
 
@@ -57,6 +60,8 @@ pub(crate) struct Facts {
     /// When nothing of a process ran: its pauses, and when the machine was too busy. In order, without overlaps.
     still: HashMap<ProcessId, Vec<Span>>,
     troubles: HashMap<ProcessId, Vec<Trouble>>,
+    /// When a process had a session of its own ended.
+    sessions_ended: HashMap<ProcessId, Vec<i64>>,
     forced: HashMap<String, Vec<Span>>,
     /// When an operator revoked a lease, by key.
     revoked: HashMap<String, Vec<Span>>,
@@ -104,6 +109,11 @@ impl Facts {
                 _ => None,
             });
             facts.troubles.insert(*process, troubles.collect());
+            let ended = log
+                .iter()
+                .filter(|line| matches!(line.event, Event::SessionEnds { .. }));
+            let ended = ended.map(|line| line.at).collect();
+            facts.sessions_ended.insert(*process, ended);
         }
         facts
     }
@@ -227,6 +237,12 @@ impl Facts {
     pub(super) fn troubles(&self, process: ProcessId, span: Span) -> impl Iterator<Item = &Trouble> {
         let troubles = self.troubles.get(&process).into_iter().flatten();
         troubles.filter(move |trouble| (span.from..=span.to).contains(&trouble.at))
+    }
+
+    /// Whether a session of the application's pool may have ended in `span`: a call after its own may meet that.
+    pub(super) fn ends_sessions(&self, process: ProcessId, span: Span) -> bool {
+        let mut ended = self.sessions_ended.get(&process).into_iter().flatten();
+        ended.any(|ended| (span.from - SESSION_ENDS_LATE..=span.to).contains(ended))
     }
 
     fn is_about(&self, store: StoreKind) -> bool {

@@ -59,6 +59,13 @@ pub(crate) enum Finding {
     TokenFell { key: String, first: Who, second: Who },
     /// A re-entry had another owner or token than the lock around it.
     ReentryChanged { key: String, outer: Who, inner: Who },
+    /// A re-entry was refused while its owner was inside.
+    ReentryRefused {
+        key: String,
+        process: ProcessId,
+        call: u64,
+        at: i64,
+    },
     /// The resource accepted a write after one with a larger token.
     StaleWriteAccepted {
         key: String,
@@ -123,6 +130,21 @@ pub(crate) enum Finding {
     MoneyLost(Vec<AccountEnd>),
     /// A transfer was reported as committed and is not in the ledger.
     TransferLost { id: i64 },
+    /// A number of a counter is missing, or was written twice.
+    Miscounted { key: String, number: i64, found: i64 },
+    /// Of two transactions under one lock the later one had no larger token.
+    CommittedTokenFell {
+        key: String,
+        number: i64,
+        token: i64,
+        before: i64,
+    },
+    /// A call was told that its transaction was committed, or rolled back, and the database says otherwise.
+    CommitUndone {
+        process: ProcessId,
+        call: u64,
+        committed: bool,
+    },
     /// The work of a run is not what its kind and its record say.
     Once { fault: Fault, end: once::End },
     /// A call of `run_once` ended with an error that nothing explains.
@@ -159,6 +181,11 @@ impl Finding {
                 call: number,
                 ..
             }
+            | Self::ReentryRefused {
+                process: hung,
+                call: number,
+                ..
+            }
             | Self::Starved {
                 process: hung,
                 call: number,
@@ -178,6 +205,7 @@ impl Finding {
             Self::HeldTooLong { key, who, .. } => Some((key, who.left)),
             Self::ReentryChanged { key, inner, .. } => Some((key, inner.entered)),
             Self::StaleWriteAccepted { key, at, .. }
+            | Self::ReentryRefused { key, at, .. }
             | Self::Hung { key, at, .. }
             | Self::LostForNothing { key, at, .. }
             | Self::Starved { key, at, .. }

@@ -1,5 +1,5 @@
 //! The library's owners and tokens: a token belongs to one acquirer and never falls, re-entries have the owner
-//! and the token of their acquirer, and no two chains have the same owner.
+//! and the token of their acquirer and are not refused, and no two chains have the same owner.
 
 use std::collections::HashMap;
 
@@ -7,6 +7,7 @@ use super::calls::{Call, Calls, Section};
 use super::cause::{Cause, cause};
 use super::facts::{Facts, Span};
 use super::finding::{Finding, Who};
+use crate::history::End;
 
 pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     let mut chains: HashMap<&str, (&Call, &Section)> = HashMap::new();
@@ -51,9 +52,29 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
             reentry(calls, call, section, findings);
         }
     }
+    for call in calls.iter() {
+        refused(calls, call, findings);
+    }
 }
 
-/// A re-entry keeps owner and token.
+/// An owner is not refused its own key. (A call for two keys may be refused because of the other one.)
+fn refused(calls: &Calls, call: &Call, findings: &mut Vec<Finding>) {
+    let (Some(answer), Some(outer)) = (&call.answer, calls.get(call.process, call.acquirer)) else {
+        return;
+    };
+    let is_inside = outer.section.is_some() && answer.at < outer.section_end();
+    let is_refused = matches!(answer.end, End::Busy | End::Timeout);
+    if is_refused && is_inside && !call.is_acquirer() && !call.form.takes_two() {
+        findings.push(Finding::ReentryRefused {
+            key: call.key.clone(),
+            process: call.process,
+            call: call.number,
+            at: answer.at,
+        });
+    }
+}
+
+/// A re-entry keeps owner and token. A second call in a transaction may be of another chain, and keeps the token.
 fn reentry(calls: &Calls, call: &Call, section: &Section, findings: &mut Vec<Finding>) {
     let Some(outer) = calls.get(call.process, call.acquirer) else {
         return;
@@ -61,7 +82,8 @@ fn reentry(calls: &Calls, call: &Call, section: &Section, findings: &mut Vec<Fin
     let Some(outer_section) = &outer.section else {
         return;
     };
-    if (&outer_section.owner, outer_section.token) != (&section.owner, section.token) {
+    let same_owner = call.chain != outer.chain || outer_section.owner == section.owner;
+    if !same_owner || outer_section.token != section.token {
         findings.push(Finding::ReentryChanged {
             key: call.key.clone(),
             outer: Who::of(outer, outer_section),

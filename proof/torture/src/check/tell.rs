@@ -32,6 +32,12 @@ impl fmt::Display for Finding {
                     "a re-entry of {key} changed owner or token: {outer}, inside {inner}"
                 )
             }
+            Self::ReentryRefused {
+                key, process, call, ..
+            } => write!(
+                f,
+                "process {process} call {call} was refused {key}, which its owner had"
+            ),
             Self::StaleWriteAccepted {
                 key, token, highest, ..
             } => write!(
@@ -45,6 +51,33 @@ impl fmt::Display for Finding {
             ),
             Self::MoneyLost(accounts) => write!(f, "money was lost or made: {accounts:?}"),
             Self::TransferLost { id } => write!(f, "transfer {id} was committed and is not in the ledger"),
+            Self::Miscounted { key, number, found } => {
+                write!(f, "the counter of {key} should have {number} and has {found}")
+            }
+            Self::CommittedTokenFell {
+                key,
+                number,
+                token,
+                before,
+            } => write!(
+                f,
+                "number {number} of {key} was committed with token {token} after {before}"
+            ),
+            Self::CommitUndone {
+                process,
+                call,
+                committed,
+            } => {
+                let (told, is) = if *committed {
+                    ("committed", "is not in the database")
+                } else {
+                    ("rolled back", "is in the database")
+                };
+                write!(
+                    f,
+                    "process {process} call {call} was told that it was {told}, and it {is}"
+                )
+            }
             Self::Once { fault, end } => write!(f, "{}: {end:?}", fault.name()),
             Self::OnceRefused { run, text } => write!(f, "run {run} ended without a reason: {text}"),
             Self::Crashed { process, code } => write!(f, "process {process} ended by itself with {code:?}"),

@@ -16,8 +16,8 @@ pub(crate) const SLACK: i64 = 1_000 * MS;
 /// The time that a call without a wait may take: the store's timeout.
 const ANSWER_TIMEOUT: i64 = 5_000 * MS;
 
-/// The time beyond its wait for a call whose lock ends with a transaction: it writes no section, and ends with
-/// the transaction.
+/// The time beyond its wait for a call whose lock ends with a transaction, which must begin. A transfer writes no
+/// section, and ends with the transaction.
 const TRANSACTION_TIMEOUT: i64 = 4_000 * MS;
 
 /// How long a call awaits its release at most.
@@ -46,7 +46,10 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
         if let (Some(left), Some(answer)) = (left, &call.answer) {
             let leaving = awake(call, left.at, answer.at, facts);
             longest.1 = longest.1.max(leaving);
-            judge(call, "to leave", leaving, RELEASE_TIMEOUT, verdict);
+            // The commit is the caller's.
+            if !call.form.ends_with_transaction() {
+                judge(call, "to leave", leaving, RELEASE_TIMEOUT, verdict);
+            }
         }
     }
     let span = |ns: i64| Duration::from_nanos(ns.unsigned_abs());

@@ -33,6 +33,9 @@ pub(crate) enum Event {
         /// The call of the same chain inside whose section this one is made. The worker itself passes it to
         /// nested calls and to tasks that inherit.
         within: Option<u64>,
+        /// It is a second call in the transaction of the call `within`, which has returned.
+        #[serde(default)]
+        again: bool,
         /// The call inside whose section this call's task was spawned without `inherit`: another chain.
         spawned_by: Option<u64>,
     },
@@ -56,6 +59,10 @@ pub(crate) enum Event {
         /// The message of an error that `end` does not tell.
         text: Option<String>,
     },
+    /// Worker: the database confirmed the commit of a call's transaction, or its rollback.
+    Concluded { call: u64, committed: bool },
+    /// Worker: an administrator is about to end the session of a call's transaction.
+    SessionEnds { call: u64 },
     /// Worker: nothing in the process ran for so long until now.
     Stall { ms: u32 },
     /// Worker: the database confirmed the commit of a transfer.
@@ -144,6 +151,8 @@ pub(crate) enum Event {
         /// Every line of the ledger, by transfer.
         transfers: Vec<i64>,
     },
+    /// Runner: the counters at the end.
+    Counted { counts: Vec<Count> },
     /// Runner: the runs of `run_once` at the end.
     OnceEnds { ends: Vec<once::End> },
 }
@@ -175,9 +184,9 @@ pub(crate) enum Form {
     AttributeAll,
     /// A guard of two keys.
     GuardAll,
-    /// `transaction`. This form and the next write no section; the bank shows their effects.
+    /// `transaction`. With this form and the next a transfer writes no section; the bank shows its effects.
     Transaction,
-    /// The attribute with `tx`.
+    /// The attribute with `tx`. Its section lasts until the caller commits.
     InTransaction,
 }
 
@@ -235,4 +244,13 @@ pub(crate) struct AccountEnd {
     pub(crate) balance: i64,
     /// The sum of its lines in the ledger.
     pub(crate) ledger: i64,
+}
+
+/// A counter at the end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Count {
+    pub(crate) key: String,
+    pub(crate) number: i64,
+    /// Number, token and id of each line, by number.
+    pub(crate) lines: Vec<(i64, i64, i64)>,
 }

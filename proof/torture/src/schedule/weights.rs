@@ -131,6 +131,11 @@ pub(super) fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
         return weights;
     }
     weights.extend(NETWORK);
+    if stage.store.has_bank() {
+        weights.push((4, |rng, stage| Fault::KillInTransaction {
+            slot: slot(rng, stage),
+        }));
+    }
     if stage.store.is_ensemble() {
         weights.extend(ENSEMBLE);
     } else {

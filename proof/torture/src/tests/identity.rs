@@ -94,3 +94,22 @@ fn a_false_token_puts_the_blame_on_nobody_else() {
     assert_eq!(overlap(sketch(80)), Cause::Paused);
     assert_eq!(overlap(sketch(2_110)), Cause::Unexplained);
 }
+
+#[test]
+fn an_owner_is_not_refused_its_own_key() {
+    let findings = |at| {
+        let mut sketch = Sketch::default();
+        sketch.ask(A, 1, 0, None);
+        sketch.enter(A, 1, 0, ("x", 10));
+        sketch.ask(A, 2, 10, Some(1));
+        sketch.answer(A, 2, at, End::Timeout, None);
+        sketch.end(A, 1, 100, End::Done);
+        sketch.findings()
+    };
+    let found = findings(90);
+    assert!(
+        matches!(found[..], [Finding::ReentryRefused { call: 2, .. }]),
+        "{found:?}"
+    );
+    assert_eq!(findings(110), []);
+}

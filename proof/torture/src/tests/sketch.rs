@@ -23,6 +23,7 @@ pub(super) struct Ask {
     pub(super) hold_min: Option<u32>,
     pub(super) max_hold: Option<u32>,
     pub(super) within: Option<u64>,
+    pub(super) again: bool,
     pub(super) spawned_by: Option<u64>,
 }
 
@@ -37,6 +38,7 @@ impl Default for Ask {
             hold_min: None,
             max_hold: None,
             within: None,
+            again: false,
             spawned_by: None,
         }
     }
@@ -86,6 +88,7 @@ impl Sketch {
             hold_min_ms: ask.hold_min,
             max_hold_ms: ask.max_hold,
             within: ask.within,
+            again: ask.again,
             spawned_by: ask.spawned_by,
         };
         self.worker(process, at, event);

@@ -24,20 +24,22 @@ pub(super) enum Origin {
     Outermost,
     /// From inside the section of this call, by the same chain.
     Within(u64),
+    /// In the transaction of this call, after it has returned.
+    Again(u64),
     /// From a task that the section of this call spawned without `inherit`: another chain.
     SpawnedBy(u64),
 }
 
 /// A call that has not ended. Its drop writes the end, if nothing else did.
-struct Asked<'a> {
+pub(super) struct Asked<'a> {
     worker: &'a Worker,
-    number: u64,
+    pub(super) number: u64,
     key: String,
     answered: bool,
 }
 
 impl<'a> Asked<'a> {
-    fn write_down(worker: &'a Worker, plan: &Plan, origin: Origin) -> Self {
+    pub(super) fn write_down(worker: &'a Worker, plan: &Plan, origin: Origin) -> Self {
         let number = worker.calls.fetch_add(1, Ordering::Relaxed);
         Self::write_down_as(worker, number, plan, origin)
     }
@@ -53,8 +55,9 @@ impl<'a> Asked<'a> {
             renew: plan.renew,
             hold_min_ms: plan.hold_min.map(millis),
             max_hold_ms: plan.max_hold.map(millis),
+            again: matches!(origin, Origin::Again(_)),
             within: match origin {
-                Origin::Within(call) => Some(call),
+                Origin::Within(call) | Origin::Again(call) => Some(call),
                 _ => None,
             },
             spawned_by: match origin {
@@ -70,7 +73,7 @@ impl<'a> Asked<'a> {
         }
     }
 
-    fn answer(mut self, result: &Result<(), LockError>) {
+    pub(super) fn answer(mut self, result: &Result<(), LockError>) {
         let (end, by) = match result {
             Ok(()) => (End::Done, None),
             Err(LockError::Busy { holder, .. }) => (End::Busy, holder.as_ref()),
@@ -166,10 +169,14 @@ impl Worker {
             let number = asked.number;
             let result = match plan.form {
                 Form::Transaction | Form::InTransaction if self.locks.capabilities().verify_in => {
-                    match self.transfer_in_transaction(number, plan, outer).await {
-                        Some(result) => result,
-                        None => return,
-                    }
+                    let result = match &self.bank {
+                        Some(bank) if !plan.is_transfer() => {
+                            self.call_in_transaction(bank, number, plan).await
+                        }
+                        _ => self.transfer_in_transaction(number, plan, outer).await,
+                    };
+                    let Some(result) = result else { return };
+                    result
                 }
                 // A store without transactions has the lock alone.
                 Form::Run | Form::Signal | Form::Transaction | Form::InTransaction => {

@@ -28,8 +28,24 @@ pub(crate) struct Plan {
     pub(super) hold_min: Option<Duration>,
     pub(super) max_hold: Option<Duration>,
     pub(super) section: Section,
+    pub(super) course: Course,
+    /// The section counts in the database.
+    pub(super) counts: bool,
     /// The call is dropped after so long, if it has not ended.
     pub(super) dropped_after: Option<Duration>,
+}
+
+/// How a transaction goes with which a lock ends.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Course {
+    /// The caller's own transaction has read before it asks for the lock.
+    pub(super) reads_first: bool,
+    /// The caller makes a second call in its own transaction.
+    pub(super) calls_again: bool,
+    /// The transaction is rolled back at its end.
+    pub(super) rolls_back: bool,
+    /// An administrator ends its session so long after it has the lock.
+    pub(super) session_ends_after: Option<Duration>,
 }
 
 /// The work under the lock.
@@ -77,24 +93,35 @@ impl Plan {
                 spawns: false,
                 blocks: None,
             },
+            course: Course::default(),
+            counts: false,
             dropped_after: None,
         }
     }
 
-    /// Sets `hold_min`. (The worker's attributes have no such option.)
-    fn at_least(mut self, hold_min: Duration) -> Self {
-        if self.form == Form::Attribute {
+    /// Money is moved under the lock.
+    pub(super) fn is_transfer(&self) -> bool {
+        matches!(self.section.work, Work::Transfer(_))
+    }
+
+    /// Gives the form of a call with more options, if this one's has too few.
+    fn with_options(mut self) -> Self {
+        if self.form == Form::Attribute || self.form.ends_with_transaction() {
             self.form = Form::Run;
         }
+        self
+    }
+
+    /// Sets `hold_min`. (The worker's attributes have no such option.)
+    fn at_least(mut self, hold_min: Duration) -> Self {
+        self = self.with_options();
         self.hold_min = Some(hold_min);
         self
     }
 
     /// Sets `max_hold`. The body outlasts it or not.
     fn at_most(mut self, max_hold: Duration, outlasts: bool) -> Self {
-        if self.form == Form::Attribute {
-            self.form = Form::Run;
-        }
+        self = self.with_options();
         if outlasts {
             self.section.length = max_hold + Duration::from_secs(2);
         }
@@ -129,16 +156,19 @@ impl Plan {
     }
 }
 
-/// A call of an ordinary task.
-pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
+/// A call of an ordinary task. With `transactions` some locks end with one, and others count.
+pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool, transactions: bool) -> Plan {
     if has_bank && rng.u8(..5) == 0 {
         return transfer(rng);
     }
     let key = any_key(rng, keys);
     let mut plan = one(rng, key);
+    if transactions && rng.u8(..3) == 0 {
+        plan = ends_with_transaction(rng, plan);
+    }
     if rng.u8(..8) == 0 {
         let other = key_name(rng.usize(..keys));
-        return together(rng, plan, other);
+        return counting(together(rng, plan, other), false);
     }
     match rng.u8(..40) {
         0 => plan = plan.at_least(millis(rng, 100..1_000)),
@@ -155,8 +185,13 @@ pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
             plan.key.clone()
         };
         let mut inner = inside(rng, key);
+        // `hold_min` of the lock around it would be cut short.
+        if transactions && plan.hold_min.is_none() && rng.u8(..6) == 0 {
+            inner = ends_with_transaction(rng, inner);
+        }
         match rng.u8(..16) {
-            0..=3 => {
+            // The lock of a child would be open at the commit.
+            0..=3 if !plan.form.ends_with_transaction() => {
                 inner = inherited(inner, &plan);
                 if rng.bool() {
                     let key = key_name(rng.usize(..keys));
@@ -172,6 +207,47 @@ pub(super) fn plan(rng: &mut Rng, keys: usize, has_bank: bool) -> Plan {
         }
         plan.section.inner = Some(Box::new(inner));
     }
+    let counts = transactions && rng.u8(..3) == 0;
+    counting(plan, counts)
+}
+
+/// Lets a lock end with a transaction, the library's or the caller's own.
+fn ends_with_transaction(rng: &mut Rng, mut plan: Plan) -> Plan {
+    plan.form = if rng.bool() {
+        Form::Transaction
+    } else {
+        Form::InTransaction
+    };
+    plan.course = Course {
+        reads_first: rng.u8(..4) == 0,
+        calls_again: rng.u8(..3) == 0,
+        rolls_back: rng.u8(..8) == 0,
+        session_ends_after: (rng.u8(..12) == 0).then(|| millis(rng, 0..30)),
+    };
+    if let Some(after) = plan.course.session_ends_after {
+        // So that the end comes in the middle.
+        plan.section.length = plan.section.length.max(after * 2);
+    }
+    plan
+}
+
+/// Lets those calls count that acquire their key: each whose lock ends with a transaction, and the outermost if
+/// it `counts`.
+fn counting(mut plan: Plan, counts: bool) -> Plan {
+    fn mark(plan: &mut Plan, mut held: Vec<String>) {
+        let acquires = !held.contains(&plan.key);
+        plan.counts |= acquires && plan.form.ends_with_transaction();
+        if plan.section.spawns {
+            held.clear();
+        } else {
+            held.extend([Some(plan.key.clone()), plan.and.clone()].into_iter().flatten());
+        }
+        if let Some(inner) = &mut plan.section.inner {
+            mark(inner, held);
+        }
+    }
+    plan.counts = counts && plan.form != Form::BareGuard && plan.and.is_none();
+    mark(&mut plan, Vec::new());
     plan
 }
 
@@ -269,6 +345,8 @@ fn one(rng: &mut Rng, key: String) -> Plan {
             spawns: false,
             blocks: None,
         },
+        course: Course::default(),
+        counts: false,
         dropped_after: (rng.u8(..8) == 0).then(|| millis(rng, 0..400)),
     }
 }
@@ -334,7 +412,7 @@ mod tests {
     fn the_mix_holds_everything() {
         use Form::{Attribute, BareGuard, Guard, Run, Signal};
         let mut rng = Rng::with_seed(1);
-        let plans: Vec<Plan> = (0..5_000).map(|_| plan(&mut rng, KEYS, true)).collect();
+        let plans: Vec<Plan> = (0..5_000).map(|_| plan(&mut rng, KEYS, true, true)).collect();
         let some = |test: &dyn Fn(&Plan) -> bool| assert!(plans.iter().any(test));
         for form in [Run, Attribute, Guard, BareGuard, Signal] {
             some(&|plan| plan.form == form);
@@ -348,6 +426,23 @@ mod tests {
         some(&|plan| inner(plan).is_some_and(|inner| inner.key == plan.key));
         some(&|plan| inner(plan).is_some_and(|inner| inner.key != plan.key));
         some(&|plan| matches!(plan.section.work, Work::Transfer(_)) && inner(plan).is_some());
+        for form in [Form::Transaction, Form::InTransaction] {
+            let of_form = |test: &dyn Fn(&Plan) -> bool| some(&|plan| plan.form == form && test(plan));
+            of_form(&|plan| plan.course.rolls_back);
+            of_form(&|plan| plan.course.session_ends_after.is_some());
+            of_form(&|plan| plan.wait.is_zero());
+            of_form(&|plan| inner(plan).is_some_and(|inner| inner.key == plan.key && !inner.counts));
+            of_form(&|plan| inner(plan).is_some_and(|inner| inner.key != plan.key && inner.counts));
+            some(&|plan| inner(plan).is_some_and(|inner| inner.form == form));
+        }
+        some(&|plan| plan.form == Form::InTransaction && plan.course.reads_first);
+        some(&|plan| plan.form == Form::InTransaction && plan.course.calls_again);
+        some(&|plan| plan.form == Form::Run && plan.counts);
+        assert!(
+            plans
+                .iter()
+                .all(|plan| !plan.form.ends_with_transaction() || plan.counts)
+        );
         for form in [Form::RunAll, Form::AttributeAll, Form::GuardAll] {
             some(&|plan| plan.form == form && matches!(plan.section.work, Work::Transfer(_)));
             some(&|plan| plan.form == form && matches!(plan.section.work, Work::Fenced));

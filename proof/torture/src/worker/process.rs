@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dblock::LockManager;
@@ -118,6 +119,7 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
                         tokio::spawn(async move { bank.exhaust(length).await });
                     }
                 }
+                Command::StallInTransaction => worker.stalls_in_transaction.store(true, Ordering::Relaxed),
                 Command::StallAt(last) => {
                     *worker.last_step.lock().expect("nobody panics with it") = Some(last);
                 }
@@ -135,6 +137,8 @@ async fn work(arguments: &Arguments) -> anyhow::Result<()> {
 enum Command {
     /// Take every connection of the application's pool for so long.
     Exhaust(Duration),
+    /// Stop for ever in the next transaction with which a lock ends, to be killed there.
+    StallInTransaction,
     /// Stop for ever at this step of the next run, to be killed there.
     StallAt(Step),
 }
@@ -147,7 +151,9 @@ fn commands() -> mpsc::UnboundedReceiver<Command> {
             if let Some(ms) = line.strip_prefix("exhaust ").and_then(|ms| ms.parse().ok()) {
                 let _ = send.send(Command::Exhaust(Duration::from_millis(ms)));
             }
-            if let Some(step) = line.strip_prefix("stall ") {
+            if line == "stall in a transaction" {
+                let _ = send.send(Command::StallInTransaction);
+            } else if let Some(step) = line.strip_prefix("stall ") {
                 let step = Step::ALL.into_iter().find(|known| known.name() == step);
                 let _ = send.send(Command::StallAt(step.expect("the runner knows the steps")));
             }

@@ -14,6 +14,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use super::Worker;
 use super::call::{Origin, is};
 use super::mix::{Plan, Work};
+use crate::counter::Counter;
 use crate::history::{Event, Form, How, now};
 use crate::payment::{Failure, Payment};
 use crate::resource::Write;
@@ -29,19 +30,19 @@ const TIMEOUT: Duration = Duration::from_secs(4);
 pub(crate) struct Planned;
 
 /// A section while it runs. Writes its beginning and, on drop, its end.
-struct RunningSection<'a> {
+pub(super) struct RunningSection<'a> {
     worker: &'a Worker,
     call: u64,
-    token: i64,
+    pub(super) token: i64,
     key: String,
     last_step: AtomicI64,
     /// The body blocked its thread and has not reached an await since.
     blocked: AtomicBool,
-    returned: bool,
+    pub(super) returned: bool,
 }
 
 impl<'a> RunningSection<'a> {
-    fn begin(worker: &'a Worker, call: u64, key: &str, owner: uuid::Uuid, token: i64) -> Self {
+    pub(super) fn begin(worker: &'a Worker, call: u64, key: &str, owner: uuid::Uuid, token: i64) -> Self {
         let at = worker.journal.write(Event::Enter {
             call,
             owner: owner.simple().to_string(),
@@ -64,7 +65,7 @@ impl<'a> RunningSection<'a> {
     }
 
     /// Awaits `work` with a step at least every [`STEP`].
-    async fn stepping<T>(&self, work: impl Future<Output = T>) -> T {
+    pub(super) async fn stepping<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         let mut work = poll_fn(|context| {
             let polled = work.as_mut().poll(context);
@@ -200,6 +201,9 @@ impl Worker {
             std::thread::sleep(length);
         }
         self.pass_time(section, plan).await;
+        if plan.counts {
+            self.count(section, lock).await;
+        }
         match (&plan.section.work, outer) {
             (Work::Transfer(_), Some(outer)) => self.transfer(section, plan, &[&outer, lock]).await,
             (Work::Transfer(_), None) => {
@@ -217,7 +221,7 @@ impl Worker {
     }
 
     /// Lets the planned time pass; a fenced section writes to the resource meanwhile.
-    async fn pass_time(&self, section: &RunningSection<'_>, plan: &Plan) {
+    pub(super) async fn pass_time(&self, section: &RunningSection<'_>, plan: &Plan) {
         let end = tokio::time::Instant::now() + plan.section.length;
         loop {
             if matches!(plan.section.work, Work::Fenced) && !section.write().await {
@@ -231,11 +235,24 @@ impl Worker {
         }
     }
 
+    async fn count(&self, section: &RunningSection<'_>, lock: &CurrentLock) {
+        let Some(bank) = &self.bank else { return };
+        let counter = Counter {
+            key: &section.key,
+            id: self.process.id_of(section.call),
+        };
+        // One that failed may have been committed.
+        if let Ok(Ok(())) = timeout(TIMEOUT, Box::pin(bank.count(&counter, lock))).await {
+            let (call, committed) = (section.call, true);
+            self.journal.write(Event::Concluded { call, committed });
+        }
+    }
+
     async fn transfer(&self, section: &RunningSection<'_>, plan: &Plan, locks: &[&CurrentLock]) {
         let (Work::Transfer(mut transfer), Some(bank)) = (plan.section.work.clone(), &self.bank) else {
             return;
         };
-        transfer.id = self.transfer_id(section.call);
+        transfer.id = self.process.id_of(section.call);
         // Without a fence the locks alone must keep the transfers apart.
         let fence: &[_] = if self.locks.capabilities().verify_in {
             locks
@@ -260,7 +277,7 @@ impl Worker {
         else {
             return Some(Ok(()));
         };
-        transfer.id = self.transfer_id(call);
+        transfer.id = self.process.id_of(call);
         let payment = Payment {
             transfer,
             key: &plan.key,
@@ -282,14 +299,8 @@ impl Worker {
                 Ok(())
             }
             Err(Failure::Lock(error)) => Err(error),
-            Err(Failure::Database) => Ok(()),
+            Err(Failure::Database | Failure::Planned) => Ok(()),
         })
-    }
-
-    /// Different for every call of every process.
-    fn transfer_id(&self, call: u64) -> i64 {
-        let process = (self.process.generation * 100 + self.process.slot) as u64;
-        i64::try_from(process << 32 | call).expect("few processes make few calls")
     }
 }
 
