@@ -349,7 +349,7 @@ async fn a_transaction_of_the_users_stalls_no_lease(line: Line) {
             .await
             .unwrap();
     };
-    guard.enter(body).await.unwrap();
+    Box::pin(guard.enter(body)).await.unwrap();
     assert!(line.row("the-key").await.expire_at > before);
     assert!(!short.is_lost());
     short.release().await.unwrap();
