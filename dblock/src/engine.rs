@@ -34,6 +34,8 @@ pub(crate) use self::driver::purge;
 #[cfg(any(feature = "sql", feature = "run_once"))]
 pub(crate) use self::handle::STORE_TIMEOUT;
 pub(crate) use self::handle::{EngineHandle, Turn};
+#[cfg(feature = "sql")]
+pub(crate) use self::hold::EndsOthers;
 pub(crate) use self::hold::Hold;
 #[cfg(feature = "run_once")]
 pub(crate) use self::lease::InRun;

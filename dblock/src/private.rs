@@ -24,7 +24,7 @@ use std::marker::PhantomData;
 
 use crate::body;
 #[cfg(feature = "sql")]
-use crate::engine::Hold;
+use crate::engine::{EndsOthers, Hold};
 #[cfg(feature = "sql")]
 use crate::fence::{self, FenceConnection};
 
@@ -287,13 +287,21 @@ pub async fn enter_in(
                 .await?
         }
     };
-    Ok(InTransaction(hold))
+    // A nested call leaves the lock to the outer one.
+    let is_outermost = hold.lease().hold_count() == 1;
+    Ok(InTransaction {
+        _ends_others: is_outermost.then(|| hold.ends_others()),
+        hold,
+    })
 }
 
 /// A lock that ends with a transaction.
 #[cfg(feature = "sql")]
 #[derive(Debug)]
-pub struct InTransaction(Hold);
+pub struct InTransaction {
+    _ends_others: Option<EndsOthers>,
+    hold: Hold,
+}
 
 /// Runs the body.
 ///
@@ -304,7 +312,7 @@ pub fn run_in<F: Future>(
     hold: &InTransaction,
     body: F,
 ) -> impl Future<Output = Result<F::Output, LockError>> + use<F> {
-    body::in_transaction(&hold.0, body)
+    body::in_transaction(&hold.hold, body)
 }
 
 /// The body has ended. `failed` says of its value whether it is an error.
@@ -320,13 +328,13 @@ pub async fn end_in<T>(
     tx: &mut dyn FenceConnection,
 ) -> Result<T, LockError> {
     let value = result?;
-    if !fence::is_kept_at_once(&hold.0)
-        && let Err(error) = fence::keep(std::slice::from_ref(&hold.0), tx).await
+    if !fence::is_kept_at_once(&hold.hold)
+        && let Err(error) = fence::keep(std::slice::from_ref(&hold.hold), tx).await
     {
         if !failed(&value) {
             return Err(error);
         }
-        tracing::debug!(key = %hold.0.lease().key().typed(), %error,
+        tracing::debug!(key = %hold.hold.lease().key().typed(), %error,
             "the body failed, and its lock does not end with the transaction");
     }
     Ok(value)

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use dblock_core::machine::call::Call;
 use dblock_core::machine::env::{Env, Time};
+use dblock_core::machine::out::Turn;
+use dblock_core::machine::ownership::Ownership;
 use tokio::sync::oneshot;
 #[cfg(feature = "sql")]
 use uuid::Uuid;
@@ -31,8 +33,8 @@ impl EngineHandle {
         key: &Key,
         call: Arc<Call>,
     ) -> impl Future<Output = Result<Hold, LockError>> {
-        let entered = self.ask_alone(key, call, Machine::acquire);
-        async { entered.await?.held().await }
+        let mut asked = self.ask_alone(key, call, Machine::acquire);
+        async move { waits_for(&mut asked)?.hold().await }
     }
 
     /// As [`acquire`](Self::acquire), for a caller whose transaction can take the key itself: where nobody holds it,
@@ -46,7 +48,8 @@ impl EngineHandle {
         key: &Key,
         call: Arc<Call>,
     ) -> impl Future<Output = Result<Entered, LockError>> {
-        self.ask_alone(key, call, Machine::acquire)
+        let mut asked = self.ask_alone(key, call, Machine::acquire);
+        async move { waits_for(&mut asked)?.entered().await }
     }
 
     /// Another call in the transaction that keeps this lease. Fails when the lease is over meanwhile.
@@ -57,12 +60,12 @@ impl EngineHandle {
         lease_id: Uuid,
         call: Arc<Call>,
     ) -> impl Future<Output = Result<Hold, LockError>> {
-        let entered = self.ask_alone(key, call, move |machine, env, call, to| {
+        let mut asked = self.ask_alone(key, call, move |machine, env, call, to| {
             machine.enter_in_transaction(env, lease_id, call, to);
             // It does not wait.
             0
         });
-        async { entered.await?.held().await }
+        async move { waits_for(&mut asked)?.hold().await }
     }
 
     /// Takes several locks. Their requests go together. Returns the holds on the keys before the first one
@@ -88,10 +91,7 @@ impl EngineHandle {
         let mut holds = Vec::with_capacity(all.len());
         for asked in all {
             let answer = match asked {
-                Ok(asked) => match asked.answer().await {
-                    Ok(entered) => entered.held().await,
-                    Err(refused) => Err(refused),
-                },
+                Ok(mut asked) => asked.hold().await,
                 Err(refused) => Err(refused),
             };
             match answer {
@@ -107,12 +107,10 @@ impl EngineHandle {
         key: &Key,
         call: Arc<Call>,
         asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, ToAcquire) -> u64,
-    ) -> impl Future<Output = Result<Entered, LockError>> {
-        let asked = self.ask(key, call, asks).map(|(asked, unscheduled)| {
-            self.shared.put(unscheduled);
-            asked
-        });
-        async { asked?.answer().await }
+    ) -> Result<Asked<'_>, LockError> {
+        let (asked, unscheduled) = self.ask(key, call, asks)?;
+        self.shared.put(unscheduled);
+        Ok(asked)
     }
 
     /// Puts a caller into the wait queue of its key. The key still has to be put into the schedule.
@@ -150,6 +148,13 @@ impl EngineHandle {
     }
 }
 
+/// Borrowed, because a future that moved it would have it twice.
+fn waits_for<'a, 'e>(asked: &'a mut Result<Asked<'e>, LockError>) -> Result<&'a mut Asked<'e>, LockError> {
+    asked
+        .as_mut()
+        .map_err(|refused| std::mem::replace(refused, LockError::shutdown(None)))
+}
+
 fn shutdown(site: &Site, key: &Key) -> LockError {
     site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
     LockError::shutdown(Some(key.to_typed()))
@@ -162,21 +167,11 @@ pub(crate) enum Entered {
     Turn(TurnToTake),
 }
 
-impl Entered {
-    /// The lock, with a lease.
-    pub(crate) async fn held(self) -> Result<Hold, LockError> {
-        match self {
-            Self::Hold(hold) => Ok(hold),
-            Self::Turn(turn) => Box::pin(turn.for_lease(Duration::ZERO)).await,
-        }
-    }
-}
-
 /// An acquire that waits for its answer. Dropping it gives it up.
 pub(super) struct Asked<'a> {
     engine: &'a EngineHandle,
-    /// Until the answer has come.
-    of_key: Option<Arc<Cell>>,
+    of_key: Arc<Cell>,
+    answered: bool,
     number: u64,
     answer: oneshot::Receiver<Acquired>,
     call: Arc<Call>,
@@ -196,7 +191,8 @@ impl<'a> Asked<'a> {
         let site = engine.site(call.options.function);
         Self {
             engine,
-            of_key: Some(of_key),
+            of_key,
+            answered: false,
             number,
             answer,
             call,
@@ -205,7 +201,23 @@ impl<'a> Asked<'a> {
         }
     }
 
-    pub(super) async fn answer(mut self) -> Result<Entered, LockError> {
+    /// The lock, with a lease.
+    pub(super) async fn hold(&mut self) -> Result<Hold, LockError> {
+        match self.given().await? {
+            Given::Lock(ownership) => Ok(self.held(ownership)),
+            Given::Turn(turn) => Box::pin(self.to_take(turn).for_lease(Duration::ZERO)).await,
+        }
+    }
+
+    /// What the acquire came to.
+    pub(super) async fn entered(&mut self) -> Result<Entered, LockError> {
+        Ok(match self.given().await? {
+            Given::Lock(ownership) => Entered::Hold(self.held(ownership)),
+            Given::Turn(turn) => Entered::Turn(self.to_take(turn)),
+        })
+    }
+
+    async fn given(&mut self) -> Result<Given, LockError> {
         let mut waiting = None;
         let answer = poll_fn(|context| {
             let polled = Pin::new(&mut self.answer).poll(context);
@@ -215,43 +227,46 @@ impl<'a> Asked<'a> {
             polled
         });
         let answer = answer.await;
-        let of_key = self.of_key.take().expect("there is one answer");
+        self.answered = true;
         match answer {
-            Ok((Ok(Given::Lock(ownership)), _)) => {
-                let lease = Lease::new(Arc::clone(&self.engine.shared), of_key, ownership);
-                Ok(Entered::Hold(Hold::granted(lease, self.engine.clone())))
-            }
-            Ok((Ok(Given::Turn(turn)), _)) => {
-                let (engine, call, site) = (
-                    self.engine.clone(),
-                    Arc::clone(&self.call),
-                    self.engine.site(self.call.options.function),
-                );
-                Ok(Entered::Turn(TurnToTake::new(
-                    engine, of_key, turn, call, self.since, site,
-                )))
-            }
-            Ok((Err(refused), _)) => Err(refused),
+            Ok((given, _)) => given,
             Err(_) => {
                 self.site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
-                Err(LockError::shutdown(Some(of_key.key().to_typed())))
+                Err(LockError::shutdown(Some(self.of_key.key().to_typed())))
             }
         }
+    }
+
+    fn held(&self, ownership: Arc<Ownership>) -> Hold {
+        let lease = Lease::new(
+            Arc::clone(&self.engine.shared),
+            Arc::clone(&self.of_key),
+            ownership,
+        );
+        Hold::granted(lease, self.engine.clone())
+    }
+
+    fn to_take(&self, turn: Turn) -> TurnToTake {
+        let (of_key, call) = (Arc::clone(&self.of_key), Arc::clone(&self.call));
+        let site = self.engine.site(call.options.function);
+        TurnToTake::new(self.engine.clone(), of_key, turn, call, self.since, site)
     }
 }
 
 impl Drop for Asked<'_> {
     fn drop(&mut self) {
-        let Some(of_key) = self.of_key.take() else { return };
+        if self.answered {
+            return;
+        }
         let shared = &self.engine.shared;
         // From here on a grant goes back to who sends it.
         self.answer.close();
         if let Ok((Ok(given), _)) = self.answer.try_recv() {
-            shared.give_back(&of_key, given);
+            shared.give_back(&self.of_key, given);
         }
         let waited = self.engine.now().since(self.since);
         self.site.acquire_ended(AcquireOutcome::Dropped, waited);
         let number = self.number;
-        shared.step(&of_key, |machine, env| machine.give_up(env, number));
+        shared.step(&self.of_key, |machine, env| machine.give_up(env, number));
     }
 }

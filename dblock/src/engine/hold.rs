@@ -90,6 +90,13 @@ impl Hold {
         &self.engine
     }
 
+    /// When the answer is dropped, the other holds on the key are lost, if a transaction keeps it: that frees the
+    /// key beside them.
+    #[cfg(feature = "sql")]
+    pub(crate) fn ends_others(&self) -> EndsOthers {
+        EndsOthers(self.lease.clone())
+    }
+
     /// The transaction that kept the key is over, and the key is free.
     #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) fn transaction_over(mut self) {
@@ -136,6 +143,20 @@ impl Hold {
             unconfirmed.push((hold.lease.clone(), why));
         }
         unconfirmed
+    }
+}
+
+/// From [`Hold::ends_others`].
+#[cfg(feature = "sql")]
+#[derive(Debug)]
+pub(crate) struct EndsOthers(Lease);
+
+#[cfg(feature = "sql")]
+impl Drop for EndsOthers {
+    fn drop(&mut self) {
+        if self.0.is_kept_in_transaction() && self.0.hold_count() > 1 {
+            self.0.end_as_gone();
+        }
     }
 }
 

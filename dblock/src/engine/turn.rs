@@ -80,7 +80,11 @@ impl TurnToTake {
     pub(crate) async fn for_lease(self, no_turns_for: Duration) -> Result<Hold, LockError> {
         let mut call = (*self.call).clone();
         call.takes = false;
-        self.come_back(Arc::new(call), no_turns_for).await?.held().await
+        match self.come_back(Arc::new(call), no_turns_for).await? {
+            Entered::Hold(hold) => Ok(hold),
+            // It does not take, so it gets none.
+            Entered::Turn(turn) => Box::pin(turn.for_lease(Duration::ZERO)).await,
+        }
     }
 
     async fn come_back(mut self, call: Arc<Call>, no_turns_for: Duration) -> Result<Entered, LockError> {
@@ -99,8 +103,8 @@ impl TurnToTake {
             // Nobody wanted the key any more, so it was forgotten.
             return engine.acquire_or_turn(&self.cell.key().clone(), call).await;
         }
-        let asked = Asked::new(&engine, Arc::clone(&self.cell), number, answer, call, since);
-        asked.answer().await
+        let mut asked = Asked::new(&engine, Arc::clone(&self.cell), number, answer, call, since);
+        asked.entered().await
     }
 
     /// The transaction has taken the key with this token. Gives the turn back when it was over before: then the

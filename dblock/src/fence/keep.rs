@@ -162,7 +162,8 @@ where
         // An outer hold goes on, whose lease was checked in this transaction.
         lease.check()?;
     } else if !lease.close() {
-        // Dropping the transaction rolls it back.
+        // Dropping the transaction rolls it back, which frees the key too.
+        lease.end_as_gone();
         let message = "the lock has another hold still, as a task that has inherited it: the commit would free the key beside \
                        it. Nothing was committed: await such tasks in the body";
         return Err(failed(lease, StoreError::new(StoreErrorKind::Other, message)));

@@ -66,26 +66,13 @@ impl LockManager {
         since: Began,
         begin: Option<Box<Begin>>,
     ) -> Result<Hold, LockError> {
-        self.in_span(key, options, self.enter(key, options, since, begin), Hold::lease)
-            .await
-    }
-
-    /// The span of an acquire around what acquires. `lease` is that of its result.
-    pub(super) async fn in_span<T>(
-        &self,
-        key: &Key,
-        options: &LockOptions,
-        acquires: impl Future<Output = Result<T, LockError>>,
-        lease: impl Fn(&T) -> &Lease,
-    ) -> Result<T, LockError> {
         self.check(options)?;
         let span = self.span(&key.typed(), options);
-        let result = acquires.instrument(span.clone()).await;
-        if let Ok(acquired) = &result {
-            span.record("fence_token", lease(acquired).fence_token());
-        }
-        record(&span, result.as_ref().map(lease));
-        result
+        let result = self
+            .enter(key, options, since, begin)
+            .instrument(span.clone())
+            .await;
+        recorded(&span, result, Hold::lease)
     }
 
     /// As [`hold`](Self::hold), for a call with a transaction that can take the key itself: where nobody holds it,
@@ -122,7 +109,7 @@ impl LockManager {
     }
 
     /// The span of an acquire.
-    fn span(&self, key: &impl Display, options: &LockOptions) -> Span {
+    pub(super) fn span(&self, key: &impl Display, options: &LockOptions) -> Span {
         tracing::debug_span!("acquire_lock", %key, owner = Empty, fence_token = Empty,
             "code.function.name" = options.function, "db.system.name" = self.shared.capabilities.name,
             "error.type" = Empty, "otel.status_code" = Empty)
@@ -194,6 +181,19 @@ impl LockManager {
 /// The keys, as a span shows them.
 fn names(keys: &[Key]) -> String {
     keys.iter().map(Key::typed).collect::<Vec<_>>().join(", ")
+}
+
+/// Writes the result of the acquire of one key into the span. `lease` is that of what was acquired.
+pub(super) fn recorded<T>(
+    span: &Span,
+    result: Result<T, LockError>,
+    lease: impl Fn(&T) -> &Lease,
+) -> Result<T, LockError> {
+    if let Ok(acquired) = &result {
+        span.record("fence_token", lease(acquired).fence_token());
+    }
+    record(span, result.as_ref().map(lease));
+    result
 }
 
 /// Writes the result of the acquire into the span.

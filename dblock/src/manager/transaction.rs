@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use sqlx::{Pool, Transaction};
 use tokio::time::timeout;
+use tracing::Instrument as _;
 
-use super::acquire::{Began, Caller};
+use super::acquire::{Began, Caller, recorded};
 use super::{LockBuilder, LockManager};
 use crate::Key;
 use crate::LockError;
@@ -25,6 +26,9 @@ const BEGINNING: Duration = Duration::from_secs(1);
 
 /// How long a caller waits for a connection before the next one has its turn.
 const CONNECTING: Duration = Duration::from_millis(50);
+
+/// How long a caller that has its connection keeps it while others have their turns.
+const NEXT_TURN: Duration = Duration::from_millis(5);
 
 /// How long a take may last.
 const TAKING: Duration = Duration::from_millis(2500);
@@ -129,6 +133,8 @@ impl LockBuilder<'_> {
             hold,
         } = locks.open(&key, &options, pool).await?;
         let (lent, mut back) = LockedTransaction::new(transaction);
+        // Declared after the transaction, so that it is dropped before that is rolled back.
+        let ends_others = hold.ends_others();
         let ended = body::in_transaction(&hold, body(lent)).await;
         let ended = ended.map_err(E::from).flatten();
         let Ok(mut transaction) = back.try_recv() else {
@@ -139,6 +145,7 @@ impl LockBuilder<'_> {
         let value = match ended {
             Ok(value) => value,
             Err(error) => {
+                drop(ends_others);
                 match (transaction.rollback().await, kept) {
                     (Ok(()), Kept::Taken(_)) => hold.transaction_over(),
                     (rolled_back, _) => {
@@ -158,6 +165,7 @@ impl LockBuilder<'_> {
             Kept::AtOnce(id) => id.clone(),
         };
         fence::commit(&hold, transaction, id.as_ref()).await?;
+        drop(ends_others);
         if hold.lease().is_kept_in_transaction() {
             hold.transaction_over();
         } else {
@@ -211,6 +219,7 @@ impl LockManager {
         Transaction<'static, DB>: FenceConnection,
     {
         let began = self.begins(options);
+        self.check(options)?;
         let opens = async {
             let hold = match self.enter_or_turn(key, options, began).await? {
                 Entered::Hold(hold) => hold,
@@ -233,8 +242,9 @@ impl LockManager {
                 hold,
             })
         };
-        self.in_span(key, options, opens, |opened| opened.hold.lease())
-            .await
+        let span = self.span(&key.typed(), options);
+        let opened = opens.instrument(span.clone()).await;
+        recorded(&span, opened, |opened| opened.hold.lease())
     }
 
     /// The transaction, within what is left of `wait`: a call that waits for the pool keeps the key meanwhile.
@@ -249,6 +259,12 @@ impl LockManager {
         opened
             .unwrap_or(Err(sqlx::Error::PoolTimedOut))
             .map_err(fence::begin_failed)
+    }
+
+    /// How long a take may last: it counts against `wait`.
+    fn time_to_take(&self, began: Began) -> Duration {
+        let left = began.left(&self.shared.engine).unwrap_or(TAKING);
+        left.clamp(CONNECTING, TAKING)
     }
 
     /// Takes the key in a transaction of our own; where that takes nothing, waits for a lease.
@@ -275,13 +291,27 @@ impl LockManager {
                 // It keeps its place in the pool's queue and in the lock's, and lets others go on.
                 turn.pass();
                 let opened = self.with_connection(began, begins).await.map_err(failed)?;
-                match turn.again().await? {
+                let mut again = pin!(turn.again());
+                let Ok(entered) = timeout(NEXT_TURN, &mut again).await else {
+                    // Nothing waits with a transaction open.
+                    drop(opened);
+                    match again.await? {
+                        Entered::Hold(hold) => return Ok(Err(hold)),
+                        Entered::Turn(next) => turn = next,
+                    }
+                    continue;
+                };
+                match entered? {
                     Entered::Hold(hold) => return Ok(Err(hold)),
-                    Entered::Turn(again) => turn = again,
+                    Entered::Turn(next) => turn = next,
                 }
                 opened
             };
-            let taken = timeout(TAKING, self.take_in(key, source, &turn, &mut transaction)).await;
+            let taken = timeout(
+                self.time_to_take(began),
+                self.take_in(key, source, &turn, &mut transaction),
+            )
+            .await;
             let no_turns_for = match taken {
                 Ok(Ok(Tried::Took {
                     fence_token,
@@ -306,11 +336,15 @@ impl LockManager {
                 Ok(Ok(Tried::Nothing { no_turns_for, .. })) => no_turns_for,
                 Ok(Err(error)) if error.is_retryable() => Duration::ZERO,
                 Ok(Err(error)) => return Err(error),
-                // Its rollback is sent when the server answers.
-                Err(_) => Duration::ZERO,
+                Err(_) => {
+                    // Its rollback is sent when the server answers.
+                    drop(transaction);
+                    return turn.for_lease(Duration::ZERO).await.map(Err);
+                }
             };
             // Nothing waits with a transaction open.
-            if let Err(error) = timeout(TAKING, transaction.rollback()).await.unwrap_or(Ok(())) {
+            let rolled_back = timeout(self.time_to_take(began), transaction.rollback()).await;
+            if let Ok(Err(error)) = rolled_back {
                 tracing::debug!(key = %key.typed(), %error, "the rollback failed");
             }
             return turn.for_lease(no_turns_for).await.map(Err);
@@ -365,20 +399,26 @@ impl LockManager {
 
     /// A lease in another table would not have kept the transaction from its take.
     async fn check_identity(&self, key: &Key, source: &FenceSource, identity: &str) -> Result<(), LockError> {
-        if source.is_of(identity) {
-            return Ok(());
+        let mut known = source.identity.is(identity);
+        if known != Some(true) {
+            // The server may have been restarted.
+            fence::committed_row(&self.shared.engine, key, STORE_TIMEOUT).await?;
+            known = source.identity.is(identity);
         }
-        // The server may have been restarted.
-        fence::committed_row(&self.shared.engine, key, STORE_TIMEOUT).await?;
-        if source.is_of(identity) {
-            return Ok(());
-        }
-        let message = "the transaction is on another server, database or schema than the lock: begin it on the lock's own, or \
-                       point the manager there";
-        Err(LockError::store_of(
-            key,
-            StoreError::new(StoreErrorKind::Unsupported, message),
-        ))
+        let (kind, message) = match known {
+            // Behind a pooler that was found just now nobody knows which server the store's own sessions are on.
+            Some(true) if source.takes() => return Ok(()),
+            Some(false) => (
+                StoreErrorKind::Unsupported,
+                "the transaction is on another server, database or schema than the lock: roll it back, and begin it on the \
+                 lock's own, or point the manager there",
+            ),
+            _ => (
+                StoreErrorKind::Conflict,
+                "the lock's own database has just been connected anew: roll the transaction back and begin it anew",
+            ),
+        };
+        Err(LockError::store_of(key, StoreError::new(kind, message)))
     }
 
     /// Takes the lock for a call that runs in a transaction of its caller's.
@@ -402,13 +442,12 @@ impl LockManager {
             let enters = async {
                 match self.enter_or_turn(&key, options, began).await? {
                     Entered::Hold(hold) => Ok((hold, false)),
-                    Entered::Turn(turn) => self.take_in_theirs(&key, turn, tx).await,
+                    Entered::Turn(turn) => self.take_in_theirs(&key, turn, began, tx).await,
                 }
             };
-            let entered = self
-                .in_span(&key, options, enters, |(hold, _)| hold.lease())
-                .await?;
-            let (hold, is_taken) = entered;
+            let span = self.span(&key.typed(), options);
+            let entered = enters.instrument(span.clone()).await;
+            let (hold, is_taken) = recorded(&span, entered, |(hold, _)| hold.lease())?;
             if is_taken {
                 return Ok(hold);
             }
@@ -426,6 +465,7 @@ impl LockManager {
         &self,
         key: &Key,
         turn: TurnToTake,
+        began: Began,
         tx: &mut dyn FenceConnection,
     ) -> Result<(Hold, bool), LockError> {
         let begin_anew =
@@ -433,7 +473,7 @@ impl LockManager {
         let Some(source) = self.shared.engine.source_to_take(key) else {
             return Ok((turn.for_lease(Duration::ZERO).await?, false));
         };
-        let taken = timeout(TAKING, self.take_in(key, source, &turn, tx)).await;
+        let taken = timeout(self.time_to_take(began), self.take_in(key, source, &turn, tx)).await;
         match taken.unwrap_or_else(|_| {
             Err(begin_anew(
                 "the database has not answered in time: roll the transaction back",

@@ -9,7 +9,7 @@ mod statement;
 use std::fmt;
 use std::future::ready;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -255,19 +255,50 @@ pub(crate) enum NotTaken {
 /// The identity of the lock table, as the store's own sessions have read it last: of which table on which server
 /// they speak. A transaction that takes a key must be on the same: it would not see a lease elsewhere.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Identity(Arc<Mutex<Option<String>>>);
+pub(crate) struct Identity(Arc<Mutex<(Sessions, Option<String>)>>);
+
+/// How many sessions the store has opened. A new one may be on another server than those before.
+pub(crate) type Sessions = u64;
 
 impl Identity {
+    fn lock(&self) -> MutexGuard<'_, (Sessions, Option<String>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A session was opened: what was read before counts no more.
     #[cfg_attr(
         not(feature = "postgres"),
         allow(dead_code, reason = "only PostgreSQL takes keys")
     )]
-    pub(crate) fn set(&self, identity: Option<String>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = identity;
+    pub(crate) fn opened(&self) {
+        let mut known = self.lock();
+        *known = (known.0 + 1, None);
     }
 
-    pub(crate) fn is(&self, identity: &str) -> bool {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).as_deref() == Some(identity)
+    /// To be asked before the identity is read.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        allow(dead_code, reason = "only PostgreSQL takes keys")
+    )]
+    pub(crate) fn sessions(&self) -> Sessions {
+        self.lock().0
+    }
+
+    /// Notes the identity that was read when so many sessions had been opened.
+    #[cfg_attr(
+        not(feature = "postgres"),
+        allow(dead_code, reason = "only PostgreSQL takes keys")
+    )]
+    pub(crate) fn was_read(&self, identity: String, sessions: Sessions) {
+        let mut known = self.lock();
+        if known.0 == sessions {
+            known.1 = Some(identity);
+        }
+    }
+
+    /// Whether it is this one; `None` when it must be read first.
+    pub(crate) fn is(&self, identity: &str) -> Option<bool> {
+        self.lock().1.as_deref().map(|known| known == identity)
     }
 }
 
@@ -316,11 +347,6 @@ impl FenceSource {
     /// sessions are on.
     pub(crate) fn takes(&self) -> bool {
         self.dialect.takes() && !self.pooled.load(Ordering::Relaxed)
-    }
-
-    /// Whether the store's own sessions have read this identity of the table.
-    pub(crate) fn is_of(&self, identity: &str) -> bool {
-        !self.pooled.load(Ordering::Relaxed) && self.identity.is(identity)
     }
 
     /// A statement whose `$1` is the first of the values, and so on.

@@ -47,11 +47,12 @@ pub(super) async fn rows_of(store: &PostgresStore, keys: &[Key]) -> Vec<Result<O
     let statement = Statement::new(&store.sql.rows).bind(texts);
     let found = async {
         let mut connection = store.connections.take().await?;
+        let sessions = store.identity.sessions();
         let rows = statement.fetch_all(&mut connection).await;
         let rows = connection.finish(rows.map_err(|error| store.failed(error)))?;
         if let Some(row) = rows.first() {
             let identity: String = row.try_get(WIDTH + 1).map_err(|error| store.failed(error))?;
-            store.identity.set(Some(identity));
+            store.identity.was_read(identity, sessions);
         }
         let keyed = |row: &PgRow| {
             let key = row.try_get(0).and_then(sql_row::key);

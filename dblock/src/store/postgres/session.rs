@@ -221,7 +221,7 @@ impl Opener {
     /// Opens a session with our settings, or without them where a pooler refuses or ignores them.
     pub(super) async fn open(&self, server: usize) -> Result<Session, StoreError> {
         let opened = self.open_any(server).await;
-        self.shared.identity.set(None);
+        self.shared.identity.opened();
         opened
     }
 

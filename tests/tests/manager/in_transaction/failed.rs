@@ -1,7 +1,7 @@
 //! `transaction` whose body, call or transaction does not come to its end: nothing of it stands, and
 //! the key is free.
 
-use std::future::{Future as _, poll_fn};
+use std::future::{Future as _, pending, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::task::Poll;
 use std::time::Duration;
@@ -18,6 +18,7 @@ use dblock_tests::{Backend, on_every_store};
 use futures_util::FutureExt as _;
 use sqlx::pool::PoolOptions;
 use sqlx::{Database, Pool};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::{Failure, Work, execute, is_free, on_its_pool};
@@ -38,6 +39,7 @@ on_every_store!(servers:
     a_nested_transaction_that_is_over_fails_the_call_too,
     a_connection_that_is_killed_frees_the_key,
     a_store_that_is_down_before_the_body_is_told_as_that,
+    a_guard_that_outlives_the_body_is_lost,
 );
 on_every_store!(postgres: an_error_that_the_body_swallows_fails_the_call);
 on_every_store!(mysql: a_deadlock_that_the_body_swallows_fails_the_call);
@@ -106,6 +108,39 @@ async fn a_call_that_is_dropped_leaves_nothing_behind(backend: Backend) {
             return;
         }
     }
+}
+
+/// The end of the transaction frees the key beside it, whichever way it ends.
+async fn a_guard_that_outlives_the_body_is_lost(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let nested = || locks.lock("key").options(&patient()).acquire();
+    on_its_pool!(backend, pool => {
+        let mut left = None;
+        let fails = locks.lock("key").options(&patient()).transaction(pool, async |_| {
+            left = Some(nested().await?);
+            Err::<(), _>(Failure::Own)
+        });
+        assert!(matches!(fails.await, Err(Failure::Own)));
+        let guard = left.take().unwrap();
+        assert!(guard.is_lost());
+        drop(guard);
+        is_free(&other).await;
+
+        let (inside, is_inside) = oneshot::channel();
+        let call = locks.lock("key").options(&patient()).transaction(pool, async |_| {
+            left = Some(nested().await?);
+            inside.send(()).unwrap();
+            pending::<Result<(), Failure>>().await
+        });
+        tokio::select! {
+            ended = call => panic!("{ended:?}"),
+            told = is_inside => told.unwrap(),
+        }
+        let guard = left.take().unwrap();
+        assert!(guard.is_lost());
+        drop(guard);
+        is_free(&other).await;
+    });
 }
 
 /// PostgreSQL would answer the commit with a rollback, and the driver would not say so.
