@@ -228,13 +228,11 @@ impl<'a> Asked<'a> {
         });
         let answer = answer.await;
         self.answered = true;
-        match answer {
-            Ok((given, _)) => given,
-            Err(_) => {
-                self.site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
-                Err(LockError::shutdown(Some(self.of_key.key().to_typed())))
-            }
+        if let Ok((given, _)) = answer {
+            return given;
         }
+        self.site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
+        Err(LockError::shutdown(Some(self.of_key.key().to_typed())))
     }
 
     fn held(&self, ownership: Arc<Ownership>) -> Hold {
