@@ -1,5 +1,6 @@
 //! Sequences of events, and what the machine wants done after each.
 
+mod asking;
 mod begun;
 mod hand_over;
 mod held;

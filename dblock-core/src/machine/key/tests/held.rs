@@ -268,3 +268,29 @@ fn a_caller_that_does_not_wait_waits_for_a_release_on_its_way() {
     assert!(a.passes(SECOND).is_empty());
     assert_eq!(a.answered(Outcome::Skipped), ["b refused: row locked"]);
 }
+
+#[test]
+fn a_row_that_names_somebody_else_ends_the_lease() {
+    let mut a = Process::holding("a");
+    let own = a.ownership.clone().unwrap();
+    a.says(|machine, env| machine.handle_gone(env, &own));
+    assert_eq!(own.ended(), Some(LostReason::Gone));
+    assert!(
+        matches!(a.notes[..], [Note::Lost(_, LostReason::Gone)]),
+        "{:?}",
+        a.notes
+    );
+}
+
+/// The extension may be carried out after the lease has ended.
+#[test]
+fn a_lease_that_may_be_lengthened_is_released_after_its_end() {
+    let mut a = Process::holding("a");
+    a.passes(TTL / 2);
+    let lease = a.sends().unwrap().lease_id;
+    a.passes(TTL);
+    assert_eq!(a.sends(), None, "the extension is on its way");
+    fails(&mut a, unknown());
+    let release = a.sends().unwrap();
+    assert_eq!((release.lease_id, release.action), (lease, Action::Release));
+}

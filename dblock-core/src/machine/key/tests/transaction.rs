@@ -178,3 +178,20 @@ fn without_a_transaction_nobody_enters_again() {
     a.leaves("a", false);
     assert_eq!(enters_again(&mut a, lease_id), ["again refused: row locked"]);
 }
+
+#[test]
+fn it_is_kept_for_its_owner_and_left_when_that_has_gone() {
+    let a = Process::holding("a");
+    let body = a.ownership.clone().unwrap();
+    assert!(!a.machine.is_kept_in_transaction(&body));
+    let mut other = kept();
+    assert!(!other.machine.is_kept_in_transaction(&body));
+    let body = other.ownership.clone().unwrap();
+    assert!(other.machine.is_kept_in_transaction(&body) && other.machine.left_in_transaction().is_none());
+    other.leaves("a", true);
+    let left = other.machine.left_in_transaction().unwrap();
+    assert_eq!(
+        (left.lease_id, left.fence_token, left.taken),
+        (body.lease_id, 7, false)
+    );
+}
