@@ -142,6 +142,29 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_limits_themselves_are_allowed() {
+        for (name, shortest, longest, beyond) in [
+            ("ttl", Some(("1s", "999ms")), "30d", "30d 1ms"),
+            ("wait", None, "30d", "30d 1ms"),
+            ("remember", Some(("1s", "999ms")), "3650d", "3650d 1ms"),
+        ] {
+            assert!(
+                parse(name, longest).is_ok() && parse(name, beyond).is_err(),
+                "{name}"
+            );
+            match shortest {
+                Some((shortest, below)) => {
+                    assert!(
+                        parse(name, shortest).is_ok() && parse(name, below).is_err(),
+                        "{name}"
+                    );
+                }
+                None => assert!(parse(name, "1ms").is_ok()),
+            }
+        }
+    }
+
+    #[test]
     fn numbers_and_units_add_up() {
         for (text, millis) in [
             ("30s", 30_000),

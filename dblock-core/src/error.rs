@@ -446,6 +446,94 @@ mod tests {
     }
 
     #[test]
+    fn a_program_can_tell_the_errors_apart() {
+        let key = || Key::new(None, "a").unwrap();
+        let timeout = |cause| LockError::timeout(key(), None, Duration::ZERO, cause);
+        let store = |kind, key| LockError::Store {
+            key,
+            waited: Duration::ZERO,
+            source: StoreError::new(kind, "no"),
+        };
+        let run = |reason| LockError::Run { key: key(), reason };
+        let not_yet = RunError::NotYet {
+            retry_after: Duration::ZERO,
+        };
+        let lost = LockError::Lost {
+            key: key(),
+            reason: LostReason::Gone,
+            fence_token: 1,
+            held: Duration::ZERO,
+        };
+        let unconfirmed = LockError::Unconfirmed {
+            key: key(),
+            waited: Duration::ZERO,
+            source: StoreError::new(StoreErrorKind::Interrupted, "no"),
+        };
+        // The name, what it is, whether to try again, whether it has a key.
+        for (error, name, is, again, has_key) in [
+            (
+                LockError::busy(key(), None, Duration::ZERO),
+                "busy",
+                "busy",
+                true,
+                true,
+            ),
+            (timeout(TimeoutCause::Held), "timeout", "busy", true, true),
+            (timeout(TimeoutCause::RowLocked), "timeout", "busy", true, true),
+            (timeout(TimeoutCause::NoAnswer), "timeout", "store", true, true),
+            (lost, "lost", "lost", false, true),
+            (
+                store(StoreErrorKind::Conflict, Some(key())),
+                "store",
+                "store",
+                true,
+                true,
+            ),
+            (
+                store(StoreErrorKind::Schema, None),
+                "store",
+                "store",
+                false,
+                false,
+            ),
+            (unconfirmed, "unconfirmed", "", false, true),
+            (run(not_yet), "run", "", true, true),
+            (
+                run(RunError::tick_too_old(Duration::ZERO)),
+                "run",
+                "",
+                false,
+                true,
+            ),
+            (
+                LockError::shutdown(Some(key())),
+                "shutdown",
+                "shutdown",
+                false,
+                true,
+            ),
+            (LockError::NoManager, "no_manager", "", false, false),
+            (LockError::invalid("no"), "invalid", "", false, false),
+        ] {
+            assert_eq!(error.name(), name);
+            let shown = [
+                (error.is_busy(), "busy"),
+                (error.is_store(), "store"),
+                (error.is_lost(), "lost"),
+                (error.is_shutdown(), "shutdown"),
+            ];
+            for (found, word) in shown {
+                assert_eq!(found, is == word, "{word}: {error}");
+            }
+            assert_eq!(
+                (error.is_retryable(), error.key().is_some()),
+                (again, has_key),
+                "{error}"
+            );
+        }
+    }
+
+    #[test]
     fn messages_say_no_more_than_is_known() {
         let key = Key::new(None, "a").unwrap();
         let waited = Duration::from_nanos(2_001_789_864);

@@ -248,6 +248,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_namespace_has_a_longest_length() {
+        let long = "n".repeat(Key::MAX_NAMESPACE_BYTES);
+        assert!(check_namespace(&long).is_ok());
+        assert!(check_namespace(&format!("{long}n")).is_err());
+    }
+
+    #[test]
     fn a_key_carries_its_namespace() {
         assert_eq!(
             Key::new(Some("billing"), "order:42").unwrap().as_str(),

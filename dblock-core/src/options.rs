@@ -210,6 +210,13 @@ mod tests {
     }
 
     #[test]
+    fn options_are_set_one_by_one() {
+        let options = LockOptions::new().wait_forever().on_lost(OnLost::Signal);
+        assert_eq!((options.wait, options.on_lost), (Wait::Forever, OnLost::Signal));
+        assert_eq!(options.ttl(Duration::from_secs(2)).wait, Wait::Forever);
+    }
+
+    #[test]
     fn bad_durations_are_refused() {
         let day = Duration::from_hours(24);
         for bad in [

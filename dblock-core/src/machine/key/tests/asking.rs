@@ -201,3 +201,16 @@ fn wake_ups_are_wanted_while_callers_wait_for_somebody_else() {
     a.says(Machine::refuse_outermost);
     assert!(!a.machine.wants_wake_ups(), "nobody waits");
 }
+
+#[test]
+fn nobody_looks_for_an_ask_while_this_process_has_the_lock() {
+    let (mut a, lease) = Process::queued();
+    a.wants("b", Some(60 * SECOND));
+    assert_eq!(
+        a.says(|machine, env| machine.handle_passed_on(env, lease, 8)),
+        ["a has 8"]
+    );
+    a.sends().unwrap();
+    a.answered(extended());
+    assert!(pause(&a) > SECOND, "the renewal is next");
+}
