@@ -75,6 +75,13 @@ macro_rules! forward_to_inner {
             self.inner.rows(keys)
         }
 
+        fn row<'a>(
+            &'a self,
+            key: &'a $crate::dblock_core::Key,
+        ) -> $crate::dblock_core::store::StoreFuture<'a, Result<Option<$crate::dblock_core::LockRow>, $crate::dblock_core::store::StoreError>> {
+            self.inner.row(key)
+        }
+
         fn revoke<'a>(
             &'a self,
             key: &'a $crate::dblock_core::Key,

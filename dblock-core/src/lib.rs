@@ -49,4 +49,4 @@ pub use store::filter::{InspectFilter, RowPosition};
 #[cfg(feature = "contract")]
 pub use store::finding::{Finding, Severity};
 #[cfg(feature = "contract")]
-pub use store::row::LockRow;
+pub use store::row::{LockRow, OpenTransaction};

@@ -44,7 +44,7 @@ pub use record::{
 pub use request::Kind;
 pub use request::{Acquire, Action, Extend, HandedOver, NEXT_TTL, QUEUE_AHEAD, Request};
 pub(crate) use row::LockRow;
-pub use row::{Holder, Successor};
+pub use row::{Holder, OpenTransaction, Successor};
 
 use crate::key::Key;
 
@@ -139,27 +139,43 @@ pub trait Store: Debug + Send + Sync + 'static {
 
     /// Reads the rows of several keys, without locking them. Returns one answer for each key, in the order of
     /// the keys. Calls ask for this while they are inside a lock, so a store with few connections answers it
-    /// on one that is open, and in one round trip. The default [inspects](Self::inspect) one key after the
-    /// other.
+    /// on one that is open, and in one round trip. The default reads [one](Self::row) after the other.
     fn rows<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Vec<Result<Option<LockRow>, StoreError>>> {
         Box::pin(async move {
             let mut rows = Vec::with_capacity(keys.len());
             for key in keys {
-                // The keys that begin with this one come after it.
-                let filter = InspectFilter::new().prefix(key.as_str()).include_free().limit(1);
-                let found = self.inspect(&filter).await;
-                rows.push(found.map(|found| found.into_iter().find(|row| row.key == *key)));
+                rows.push(self.row(key).await);
             }
             rows
         })
     }
 
+    /// Reads the row of one key for a person or a program that asks who holds it, without changing it. A store
+    /// whose rows are locked by transactions of others says so in [`LockRow::transaction`], also where
+    /// [`inspect`](Self::inspect) cannot tell. It may then look at the row's locks, which takes a few
+    /// statements more. The default inspects that key.
+    fn row<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<LockRow>, StoreError>> {
+        Box::pin(async move {
+            // The keys that begin with this one come after it.
+            let filter = InspectFilter::new().prefix(key.as_str()).include_free().limit(1);
+            let found = self.inspect(&filter).await?;
+            Ok(found.into_iter().find(|row| row.key == *key))
+        })
+    }
+
     /// Marks the lease that holds `key` as revoked: it is no longer extended. Returns whether the key was
     /// held.
+    ///
+    /// # Errors
+    /// A transaction that is still open [keeps](LockRow::transaction) the key. The message says which one. The
+    /// store waits for the row for a short time at most.
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>>;
 
     /// Frees `key`, whoever holds it: count 0, no successor, and `lease_id` replaced by a fresh one, so that
     /// the former holder's requests find nothing. Returns whether the key was held.
+    ///
+    /// # Errors
+    /// As [`revoke`](Self::revoke).
     fn force_release<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>>;
 
     /// Listens for releases of keys for which acquires of this store wait ([`Acquire::wanted_for`]), and

@@ -97,7 +97,7 @@ use dblock_core::runs;
 
 pub use builder::LockManagerBuilder;
 pub use current::{CurrentLock, current, current_locks, inherit};
-pub use dblock_core::{Finding, InspectFilter, LockRow, RowPosition, Severity};
+pub use dblock_core::{Finding, InspectFilter, LockRow, OpenTransaction, RowPosition, Severity};
 pub use dblock_core::{InvalidKey, Key, LockError, LockOptions, LostReason, OnLost, RunError, TimeoutCause};
 pub use guard::LockGuard;
 pub use health::Health;

@@ -63,6 +63,8 @@ pub(crate) mod postgres;
 #[cfg(feature = "sqlite")]
 pub(crate) mod sqlite;
 
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use dblock_core::OpenTransaction;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) use dblock_core::Severity;
 pub(crate) use dblock_core::store::Kind;

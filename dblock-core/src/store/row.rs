@@ -1,11 +1,14 @@
 //! Rows as people and error messages see them.
 
+use std::fmt;
 use std::time::Duration;
 
 use uuid::Uuid;
 
 use super::clock::Timestamp;
+use crate::error::rounded;
 use crate::key::Key;
+use crate::printable::printable;
 
 /// The holder of a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,8 +73,59 @@ pub struct LockRow {
     pub revoked: bool,
     /// The lease that the release passes the row on to, if it is still live by then.
     pub next: Option<Successor>,
+    /// The transaction that has locked the row and has not ended yet. Until it ends nobody else can get, revoke or
+    /// free the key. `None` also where the store cannot tell, or was not asked: see
+    /// [`Store::row`](crate::store::Store::row).
+    pub transaction: Option<OpenTransaction>,
     /// The clock when the row was read.
     pub now: Timestamp,
+}
+
+/// A transaction that has not ended and keeps a key. It has taken the key, has ended the key's lease with its
+/// commit, or has locked the row in another way, as a fence check does.
+///
+/// What it has written cannot be seen yet: the row still names the last owner. What is known of the transaction
+/// depends on the database, and on what its user may see.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OpenTransaction {
+    /// The server's number of the session, as `pg_stat_activity.pid` on PostgreSQL.
+    pub session: Option<u64>,
+    /// The name that the application has given to its connection.
+    pub application: Option<String>,
+    /// When the transaction began.
+    pub since: Option<Timestamp>,
+    /// The name of a transaction that was prepared for a commit in two phases. It has no session.
+    pub prepared: Option<String>,
+}
+
+/// Such as `an open transaction (session 4711, application "billing")`.
+impl fmt::Display for OpenTransaction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(name) = &self.prepared {
+            return write!(f, "the prepared transaction \"{}\"", printable(name));
+        }
+        f.write_str("an open transaction")?;
+        let application = self.application.as_deref().filter(|name| !name.is_empty());
+        match (self.session, application) {
+            (Some(session), Some(name)) => {
+                write!(f, " (session {session}, application \"{}\")", printable(name))
+            }
+            (Some(session), None) => write!(f, " (session {session})"),
+            (None, Some(name)) => write!(f, " (application \"{}\")", printable(name)),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+impl OpenTransaction {
+    /// What an operator is told who wants to end a lock that it keeps. `remedy` says how to end the transaction.
+    #[doc(hidden)]
+    pub fn keeps(&self, now: Timestamp, remedy: &str) -> String {
+        let since = self.since.map(|since| now.since(since));
+        let open = since.map_or_else(String::new, |open| format!(", open for {:?},", rounded(open)));
+        format!("{self}{open} keeps the key, and nothing was done; {remedy}, or wait until it ends")
+    }
 }
 
 /// The lease of another process that a row names as next. It means nothing when the row is free or expired,
@@ -114,16 +168,23 @@ impl LockRow {
             holder: String::new(),
             revoked: false,
             next: None,
+            transaction: None,
             now,
         }
     }
 
-    /// An owner holds the lock: the count is above 0 and the lease has not expired.
+    /// Somebody holds the lock: an owner whose lease has not expired, or an
+    /// [open transaction](Self::transaction).
     pub fn is_held(&self) -> bool {
+        self.has_lease() || self.transaction.is_some()
+    }
+
+    /// An owner holds the lock by a lease: the count is above 0 and the lease has not expired.
+    pub fn has_lease(&self) -> bool {
         self.reentrant_count > 0 && self.expire_at > self.now
     }
 
-    /// An owner holds the lock and somebody waits for it.
+    /// Somebody holds the lock and somebody else waits for it.
     pub fn is_wanted(&self) -> bool {
         self.is_held() && (self.wanted_until > self.now || self.live_successor().is_some())
     }
@@ -132,6 +193,6 @@ impl LockRow {
     pub fn live_successor(&self) -> Option<&Successor> {
         self.next
             .as_ref()
-            .filter(|next| self.is_held() && next.until > self.now)
+            .filter(|next| self.has_lease() && next.until > self.now)
     }
 }

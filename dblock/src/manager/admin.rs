@@ -126,14 +126,10 @@ impl Admin<'_> {
     /// ```
     pub async fn get(self, key: impl AsRef<str>) -> Result<Option<LockRow>, LockError> {
         let key = self.locks.key(key.as_ref())?;
-        // The keys that begin with this one come after it.
-        let filter = InspectFilter::new().prefix(key.as_str()).include_free().limit(1);
-        let found = self
-            .ask(|store| async move { store.inspect(&filter).await })
-            .await?;
-        let found = found.into_iter().find(|row| row.key == key);
+        let typed = key.to_typed();
+        let found = self.ask(|store| async move { store.row(&key).await }).await?;
         Ok(found.map(|mut row| {
-            row.key = key.to_typed();
+            row.key = typed;
             row
         }))
     }

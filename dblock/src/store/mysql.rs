@@ -211,6 +211,10 @@ impl Store for MySqlStore {
         Box::pin(admin::rows(self, keys))
     }
 
+    fn row<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<LockRow>, StoreError>> {
+        Box::pin(admin::shown(self, key))
+    }
+
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
         Box::pin(admin::revoke(self, key))
     }

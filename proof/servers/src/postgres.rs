@@ -165,6 +165,8 @@ impl Programs {
                 }
                 if purpose == Purpose::Tests {
                     command.args(["-c", "fsync=off", "-c", "full_page_writes=off"]);
+                    // For transactions that are prepared; the default allows none.
+                    command.args(["-c", "max_prepared_transactions=8"]);
                 }
                 if counts {
                     command.args(["-c", "shared_preload_libraries=pg_stat_statements"]);

@@ -22,12 +22,30 @@ pub(super) async fn inspect(
     Ok(filter.select(rows.into_iter().flatten()))
 }
 
+/// Who reads a row.
+#[derive(Clone, Copy)]
+pub(super) enum Reader {
+    /// A call that is inside a lock.
+    Inside,
+    /// Somebody who asks who holds the key.
+    Operator,
+}
+
 /// The row of a key. Only the shards that keep it are asked.
-pub(super) async fn of(store: &ShardedStore, key: &Key) -> Result<Option<LockRow>, StoreError> {
+pub(super) async fn of(
+    store: &ShardedStore,
+    key: &Key,
+    reader: Reader,
+) -> Result<Option<LockRow>, StoreError> {
     let at = |shard: usize| async move {
         let shard = &store.shards[shard];
-        let mut rows = shard.store.rows(std::slice::from_ref(key)).await;
-        let row = rows.pop().unwrap_or(Ok(None));
+        let row = match reader {
+            Reader::Inside => {
+                let mut rows = shard.store.rows(std::slice::from_ref(key)).await;
+                rows.pop().unwrap_or(Ok(None))
+            }
+            Reader::Operator => shard.store.row(key).await,
+        };
         row.map_err(|error| shard.named(error))
     };
     match store.places.of(key) {

@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 
 use super::place::Place;
+use super::rows::Reader;
 use super::{Answer, Shard, ShardedStore, listen, rows};
 use dblock_core::store::{
     Capabilities, Purged, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
@@ -84,7 +85,13 @@ impl Store for ShardedStore {
 
     /// A key that moves is read from all shards.
     fn rows<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Vec<Result<Option<LockRow>, StoreError>>> {
-        Box::pin(join_all(keys.iter().map(|key| rows::of(self, key))))
+        Box::pin(join_all(
+            keys.iter().map(|key| rows::of(self, key, Reader::Inside)),
+        ))
+    }
+
+    fn row<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<LockRow>, StoreError>> {
+        Box::pin(rows::of(self, key, Reader::Operator))
     }
 
     fn revoke<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {

@@ -3,6 +3,7 @@
 mod failed;
 mod lent;
 mod of_the_caller;
+mod shown;
 mod taken;
 
 use std::time::Duration;

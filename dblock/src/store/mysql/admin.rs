@@ -1,21 +1,23 @@
 //! The operators' calls. Unlike a batch, they may wait a short time for a row.
 
-use sqlx::AssertSqlSafe;
+use std::time::Duration;
+
+use sqlx::mysql::MySqlRow;
+use sqlx::{AssertSqlSafe, Row as _};
+use tokio::time::sleep;
 use uuid::Uuid;
 
-use super::{MySqlStore, row, sql};
+use super::{MySqlStore, error, row, sql};
 use crate::Key;
+use crate::store::clock::Timestamp;
 use crate::store::sql_row::in_order;
-use crate::store::{InspectFilter, LockRow, StoreError};
+use crate::store::{InspectFilter, LockRow, OpenTransaction, StoreError, StoreErrorKind};
 
 pub(super) async fn inspect(store: &MySqlStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
     let text = sql::inspect(&store.table_sql, filter);
-    let mut connection = store.connections.take_new().await?;
-    let rows = sqlx::raw_sql(AssertSqlSafe(text))
-        .fetch_all(&mut **connection)
-        .await;
-    let rows = rows.and_then(|rows| rows.iter().map(row::with_clock).collect());
-    connection.finish(rows.map_err(|error| store.failed(error)))
+    let rows = answer(store, text).await?;
+    let rows: Result<_, sqlx::Error> = rows.iter().map(row::with_clock).collect();
+    rows.map_err(|error| store.failed(error))
 }
 
 /// Not an operator's call, so it may use an idle connection.
@@ -30,6 +32,80 @@ pub(super) async fn rows(store: &MySqlStore, keys: &[Key]) -> Vec<Result<Option<
         keys,
         found.await.map(|(rows, _)| rows.into_iter().map(keyed).collect()),
     )
+}
+
+/// How long to wait before the lock of a row that reads as free is tried again. A statement of ours has it for a
+/// moment; so 20 ms must pass, after which a non-blocking caller is told that the key is busy.
+const PAUSES: [u64; 4] = [2, 4, 8, 8];
+
+/// The row of a key, and whether a transaction has it locked. What a transaction has written cannot be seen, but
+/// its lock can be tried. A row with a live lease is left alone: its own requests must find it unlocked.
+pub(super) async fn shown(store: &MySqlStore, key: &Key) -> Result<Option<LockRow>, StoreError> {
+    let mut pauses = PAUSES.map(Duration::from_millis).into_iter();
+    loop {
+        let read = sql::look(&store.table_sql, std::iter::once(key));
+        let read = answer(store, read)
+            .await?
+            .first()
+            .map(row::with_clock)
+            .transpose();
+        let Some(mut row) = read.map_err(|error| store.failed(error))? else {
+            return Ok(None);
+        };
+        if row.has_lease() || !is_skipped(store, key).await? {
+            return Ok(Some(row));
+        }
+        let Some(pause) = pauses.next() else {
+            row.transaction = Some(OpenTransaction::default());
+            return Ok(Some(row));
+        };
+        sleep(pause).await;
+    }
+}
+
+/// Whether somebody has the row locked, or it is gone. A user that may not lock rows is told no.
+async fn is_skipped(store: &MySqlStore, key: &Key) -> Result<bool, StoreError> {
+    match answer(store, sql::probe(&store.table_sql, key)).await {
+        Ok(found) => Ok(found.is_empty()),
+        Err(error) if error.kind() == StoreErrorKind::Refused => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+/// Executes one statement on a connection of the store.
+async fn answer(store: &MySqlStore, text: String) -> Result<Vec<MySqlRow>, StoreError> {
+    let mut connection = store.connections.take_new().await?;
+    let rows = sqlx::raw_sql(AssertSqlSafe(text))
+        .fetch_all(&mut **connection)
+        .await;
+    connection.finish(rows.map_err(|error| store.failed(error)))
+}
+
+/// What is said to an operator when an open transaction has the row locked for a second.
+async fn kept(store: &MySqlStore, key: &Key) -> Result<(), StoreError> {
+    let Some(mut row) = shown(store, key).await? else {
+        return Ok(());
+    };
+    let mut transaction = match row.transaction.take() {
+        Some(transaction) => transaction,
+        // It has a lease, and its lock was not tried.
+        None if row.has_lease() && is_skipped(store, key).await? => OpenTransaction::default(),
+        None => return Ok(()),
+    };
+    // Without the right PROCESS there is an error. It is that one only if there is no other.
+    let remedy = match answer(store, sql::LOCKING.to_owned()).await.as_deref() {
+        Ok([only]) => {
+            let read = || Ok::<_, sqlx::Error>((only.try_get::<u64, _>(0)?, only.try_get(1)?));
+            let (session, since) = read().map_err(|error| store.failed(error))?;
+            transaction.session = Some(session);
+            transaction.since = Some(Timestamp::from_micros(since));
+            format!("end that session by KILL {session}")
+        }
+        _ => "find its session in information_schema.innodb_trx, as trx_mysql_thread_id, and end it by KILL"
+            .to_owned(),
+    };
+    let message = transaction.keeps(row.now, &remedy);
+    Err(StoreError::new(StoreErrorKind::Conflict, message))
 }
 
 pub(super) async fn revoke(store: &MySqlStore, key: &Key) -> Result<bool, StoreError> {
@@ -56,7 +132,13 @@ async fn change_held(store: &MySqlStore, key: &Key, assignments: &str) -> Result
     let done = sqlx::raw_sql(AssertSqlSafe(text))
         .execute(&mut **connection)
         .await;
-    let done = connection.finish(done.map_err(|error| store.failed(error)))?;
+    let locked = done
+        .as_ref()
+        .is_err_and(|error| error::number(error) == Some(error::LOCK_WAIT_TIMEOUT));
+    let done = connection.finish(done.map_err(|error| store.failed(error)));
+    if locked {
+        kept(store, key).await?;
+    }
     // sqlx counts the rows that matched, not those that changed.
-    Ok(done.rows_affected() > 0)
+    Ok(done?.rows_affected() > 0)
 }

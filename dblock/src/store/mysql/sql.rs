@@ -51,6 +51,19 @@ pub(super) fn look<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> Stri
     format!("SELECT {COLUMNS}, {LIVE_CLOCK} FROM {table} WHERE lock_key IN ({keys})")
 }
 
+/// Returns a row if nobody has the row of the key locked. It locks the row for a moment.
+pub(super) fn probe(table: &str, key: &Key) -> String {
+    let key = hex(key.as_str().as_bytes());
+    format!("SELECT 1 FROM {table} FORCE INDEX (PRIMARY) WHERE lock_key = {key} FOR UPDATE SKIP LOCKED")
+}
+
+/// The transactions that have rows locked, as far as this user may see them: the session, and the start in µs.
+/// The server shows them as they were up to a tenth of a second ago.
+pub(super) const LOCKING: &str = "SELECT CAST(trx_mysql_thread_id AS UNSIGNED), \
+                                  TIMESTAMPDIFF(MICROSECOND, '1970-01-01', trx_started) \
+                                  FROM information_schema.innodb_trx \
+                                  WHERE trx_rows_locked > 0 AND trx_mysql_thread_id <> CONNECTION_ID() LIMIT 2";
+
 /// Reads the rows of `filter`, all with the same clock. They are sorted by a rank without an index, which each
 /// acquire would have to maintain.
 pub(super) fn inspect(table: &str, filter: &InspectFilter) -> String {

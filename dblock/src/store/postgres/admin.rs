@@ -6,11 +6,12 @@ use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
+use super::row::Locked;
 use super::statement::Statement;
 use super::{PostgresStore, error, row};
 use crate::Key;
 use crate::store::sql_row::{WIDTH, in_order};
-use crate::store::{InspectFilter, LockRow, StoreError, sql_row};
+use crate::store::{InspectFilter, LockRow, OpenTransaction, StoreError, StoreErrorKind, sql_row};
 
 pub(super) async fn inspect(
     store: &PostgresStore,
@@ -35,10 +36,54 @@ pub(super) async fn inspect(
         });
         statement.await
     };
-    rows?
-        .iter()
-        .map(|row| row::lock_row(row).map_err(|error| store.failed(error)))
-        .collect()
+    let shown = |row: &PgRow| {
+        let mut shown = row::lock_row(row)?;
+        shown.transaction = row::locked(row)?.known();
+        Ok(shown)
+    };
+    let shown: Result<_, sqlx::Error> = rows?.iter().map(shown).collect();
+    shown.map_err(|error| store.failed(error))
+}
+
+/// How often the row of one key is read while it is in doubt whether somebody has it locked.
+const LOOKS: usize = 3;
+
+/// The row of a key, and the transaction that has it locked.
+///
+/// If the row alone leaves that in doubt, its lock is tried. If that fails, the row is read again: an `xmax` that
+/// is still the same is that of who has it. Another one was written meanwhile, perhaps by a statement of ours.
+pub(super) async fn shown(store: &PostgresStore, key: &Key) -> Result<Option<LockRow>, StoreError> {
+    let mut skipped_with = None;
+    let mut looks = 1..=LOOKS;
+    loop {
+        let rows = rows(store, &store.sql.row, |query| query.bind(key.as_str())).await?;
+        let Some(read) = rows.first() else { return Ok(None) };
+        let mut row = row::lock_row(read).map_err(|error| store.failed(error))?;
+        let xmax = match row::locked(read).map_err(|error| store.failed(error))? {
+            Locked::Perhaps(xmax) if !row.has_lease() => xmax,
+            locked => {
+                row.transaction = locked.known();
+                return Ok(Some(row));
+            }
+        };
+        if skipped_with.as_ref() == Some(&xmax) || looks.next().is_none() {
+            row.transaction = Some(OpenTransaction::default());
+            return Ok(Some(row));
+        }
+        if !is_skipped(store, key).await? {
+            return Ok(Some(row));
+        }
+        skipped_with = Some(xmax);
+    }
+}
+
+/// Whether somebody has the row locked, or it is gone. A user that may not lock rows is told no.
+async fn is_skipped(store: &PostgresStore, key: &Key) -> Result<bool, StoreError> {
+    match rows(store, &store.sql.probe, |query| query.bind(key.as_str())).await {
+        Ok(rows) => Ok(rows.is_empty()),
+        Err(error) if error.kind() == StoreErrorKind::Refused => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 /// Not an operator's call, so it may use an idle connection.
@@ -75,18 +120,52 @@ pub(super) async fn make_free_rows(store: &PostgresStore, keys: &[Key]) -> Resul
 }
 
 pub(super) async fn revoke(store: &PostgresStore, key: &Key) -> Result<bool, StoreError> {
-    let rows = rows(store, &store.sql.revoke, |query| query.bind(key.as_str())).await?;
-    first_flag(store, &rows)
+    let rows = rows(store, &store.sql.revoke, |query| query.bind(key.as_str())).await;
+    unless_kept(store, key, rows).await
 }
 
 pub(super) async fn force_release(store: &PostgresStore, key: &Key) -> Result<bool, StoreError> {
     let fresh = Uuid::now_v7();
     let free = |text| rows(store, text, |query| query.bind(key.as_str()).bind(fresh));
     let rows = match free(&store.sql.force_release).await {
-        Err(error) if error::is_from_full_queue(&error) => free(&store.sql.force_release_quiet).await?,
-        rows => rows?,
+        Err(error) if error::is_from_full_queue(&error) => free(&store.sql.force_release_quiet).await,
+        rows => rows,
     };
-    first_flag(store, &rows)
+    unless_kept(store, key, rows).await
+}
+
+/// Whether the key was held, from the answer to a change of its row: no row means that it was free. It may also
+/// be kept by an open transaction: then its row reads as free, or could not be locked in time.
+async fn unless_kept(
+    store: &PostgresStore,
+    key: &Key,
+    answer: Result<Vec<PgRow>, StoreError>,
+) -> Result<bool, StoreError> {
+    match &answer {
+        Ok(rows) if !rows.is_empty() => return first_flag(store, rows),
+        Err(error) if error.kind() != StoreErrorKind::Conflict => {}
+        _ => {
+            if let Some(row) = shown(store, key).await?
+                && let Some(transaction) = &row.transaction
+            {
+                let message = transaction.keeps(row.now, &remedy(transaction));
+                return Err(StoreError::new(StoreErrorKind::Conflict, message));
+            }
+        }
+    }
+    first_flag(store, &answer?)
+}
+
+/// How to end a transaction.
+fn remedy(transaction: &OpenTransaction) -> String {
+    if let Some(name) = &transaction.prepared {
+        return format!("end it by ROLLBACK PREPARED '{}'", name.replace('\'', "''"));
+    }
+    match transaction.session {
+        Some(session) => format!("end that session by SELECT pg_terminate_backend({session})"),
+        None => "find its session in pg_stat_activity, where backend_xid is set, and end it by pg_terminate_backend"
+            .to_owned(),
+    }
 }
 
 /// Executes one statement on a connection of the store.

@@ -14,6 +14,7 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Ro
 use uuid::Uuid;
 
 use super::error;
+use super::sql::OWN_APPLICATION;
 use crate::store::StoreError;
 use crate::store::connect_options::OptionsSource;
 use crate::store::fence::Identity;
@@ -188,7 +189,7 @@ impl DerefMut for Session {
 pub(super) async fn options(
     source: &OptionsSource<PgConnectOptions>,
 ) -> Result<PgConnectOptions, StoreError> {
-    let options = source.get().await?.application_name("dblock");
+    let options = source.get().await?.application_name(OWN_APPLICATION);
     // No number here has a fraction, and `PgBouncer` refuses this setting by default.
     Ok(options.extra_float_digits(None).disable_statement_logging())
 }

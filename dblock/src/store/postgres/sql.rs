@@ -30,12 +30,14 @@
 mod general;
 mod many;
 mod one;
+mod open;
 mod record;
 mod rest;
 mod take;
 
 use std::sync::Arc;
 
+pub(super) use open::{DOUBT, OWN_APPLICATION, PREPARED, SESSION, UNKNOWN};
 #[cfg(feature = "run_once")]
 pub(super) use record::complete_in;
 pub(super) use rest::{BELOW_SAVEPOINT, NOT_IN_SNAPSHOT, RELEASED_WHOLE, reads_release, release_in, verify};
@@ -200,6 +202,8 @@ pub(super) struct Sql {
     pub(super) release_recorded: Statements,
     pub(super) rows: Arc<str>,
     pub(super) make_free_rows: Arc<str>,
+    pub(super) row: Arc<str>,
+    pub(super) probe: Arc<str>,
     pub(super) inspect: Arc<str>,
     pub(super) inspect_urgent: Arc<str>,
     pub(super) revoke: Arc<str>,
@@ -255,6 +259,8 @@ impl Sql {
             },
             rows: rest::rows(&table).into(),
             make_free_rows: take::make_free_rows(&table).into(),
+            row: rest::row(&table).into(),
+            probe: open::probe(&table).into(),
             inspect: rest::inspect(&table).into(),
             inspect_urgent: rest::inspect_urgent(&table).into(),
             revoke: rest::revoke(&table).into(),

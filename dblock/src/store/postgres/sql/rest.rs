@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::take::identity;
-use super::{NO_SUCCESSOR, NOW, Notify, tell_freed};
+use super::{NO_SUCCESSOR, NOW, Notify, open, tell_freed};
 use crate::store::sql_row::COLUMNS;
 
 /// Parameters: the keys. The last column is the table's [`identity`].
@@ -12,31 +12,53 @@ pub(super) fn rows(table: &str) -> String {
     format!("SELECT {COLUMNS}, {NOW}, {identity} FROM {table} t WHERE t.lock_key = ANY($1)")
 }
 
-/// Parameters: the key to begin at, prefix, key to start after or NULL, held only, limit.
-pub(super) fn inspect(table: &str) -> String {
+/// Parameters: key. The last column is [`open::transaction`].
+pub(super) fn row(table: &str) -> String {
+    let (with, transaction) = (open::with(), open::transaction("t"));
     format!(
-        "WITH clock AS MATERIALIZED (SELECT {NOW} AS now)
-SELECT {COLUMNS}, clock.now
-FROM {table} t, clock
-WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $2) AND ($3 IS NULL OR t.lock_key > $3)
-    AND (NOT $4 OR (t.reentrant_count > 0 AND t.expire_at > clock.now))
+        "WITH {with}
+SELECT {COLUMNS}, clock.now, {transaction} FROM {table} t, clock WHERE t.lock_key = $1"
+    )
+}
+
+/// Parameters: the key to begin at, prefix, key to start after or NULL, held only, limit. The last column is
+/// [`open::transaction`].
+pub(super) fn inspect(table: &str) -> String {
+    let (with, transaction) = (open::with(), open::transaction("t"));
+    let kept = open::is_kept("transaction");
+    format!(
+        "WITH {with}
+SELECT {COLUMNS}, now, transaction FROM (
+    SELECT t.*, clock.now, {transaction} AS transaction
+    FROM {table} t, clock
+    WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $2) AND ($3 IS NULL OR t.lock_key > $3)
+    -- Keeps the list from being sorted, and the transactions from being looked at twice.
+    ORDER BY t.lock_key OFFSET 0
+) t
+WHERE NOT $4 OR (t.reentrant_count > 0 AND t.expire_at > now) OR {kept}
 ORDER BY t.lock_key LIMIT $5"
     )
 }
 
 /// Parameters: prefix, held only, limit; rank, time and key to start after, or NULL. It sorts all rows of the
-/// prefix: each acquire would have to maintain an index.
+/// prefix: each acquire would have to maintain an index. The last column is [`open::transaction`].
 pub(super) fn inspect_urgent(table: &str) -> String {
+    let (with, transaction) = (open::with(), open::transaction("t"));
+    let kept = open::is_kept("transaction");
     format!(
-        "WITH clock AS MATERIALIZED (SELECT {NOW} AS now), ranked AS (
-    SELECT t.*, clock.now, CASE
-        WHEN t.reentrant_count = 0 OR t.expire_at <= clock.now THEN 2
-        WHEN t.wanted_until > clock.now OR t.next_until > clock.now THEN 0
-        ELSE 1 END AS urgency
+        "WITH {with}, seen AS (
+    SELECT t.*, clock.now, {transaction} AS transaction
     FROM {table} t, clock
     WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $1)
+    OFFSET 0
+), ranked AS (
+    SELECT *, CASE
+        WHEN (reentrant_count = 0 OR expire_at <= now) AND NOT {kept} THEN 2
+        WHEN wanted_until > now OR (reentrant_count > 0 AND expire_at > now AND next_until > now) THEN 0
+        ELSE 1 END AS urgency
+    FROM seen
 )
-SELECT {COLUMNS}, now FROM ranked
+SELECT {COLUMNS}, now, transaction FROM ranked
 WHERE (NOT $2 OR urgency < 2) AND ($4 IS NULL OR (urgency, acquired_at, lock_key) > ($4, $5, $6))
 ORDER BY urgency, acquired_at, lock_key LIMIT $3"
     )
