@@ -1,7 +1,7 @@
 //! A row of the lock table as this program shows it.
 
-use dblock::LockRow;
 use dblock::store::clock::Timestamp;
+use dblock::{LockRow, OpenTransaction};
 use serde::Serialize;
 
 /// The JSON of a row. Its fields are a promise: docs/cli.md lists them.
@@ -25,6 +25,36 @@ pub(crate) struct Row {
     /// Somebody waits for it.
     pub(crate) wanted: bool,
     pub(crate) next: Option<Next>,
+    /// The open transaction that keeps it. Then holder, owner and token are those of the last owner, unless
+    /// there is a lease too.
+    pub(crate) transaction: Option<Transaction>,
+}
+
+/// An open transaction that keeps a key.
+#[derive(Debug, Serialize)]
+pub(crate) struct Transaction {
+    session: Option<u64>,
+    application: Option<String>,
+    /// By the store's clock, in RFC 3339.
+    since: Option<String>,
+    prepared: Option<String>,
+    open_seconds: Option<f64>,
+    /// For people.
+    #[serde(skip)]
+    pub(crate) text: String,
+}
+
+impl Transaction {
+    fn of(transaction: OpenTransaction, now: Timestamp) -> Self {
+        Self {
+            text: transaction.to_string(),
+            session: transaction.session,
+            application: transaction.application,
+            since: transaction.since.map(time),
+            prepared: transaction.prepared,
+            open_seconds: transaction.since.map(|since| now.since(since).as_secs_f64()),
+        }
+    }
 }
 
 /// The process that gets the lock next.
@@ -64,10 +94,16 @@ impl State {
 impl From<LockRow> for Row {
     fn from(row: LockRow) -> Self {
         let state = State::of(&row);
-        let held = state == State::Held;
+        // A transaction has no lease.
+        let held = row.has_lease();
         let since = |from| row.now.since(from).as_secs_f64();
         let wanted = row.is_wanted();
         let next = row.live_successor().cloned();
+        let transaction = row.transaction.clone();
+        let transaction = transaction.map(|transaction| Transaction::of(transaction, row.now));
+        let of_transaction = transaction
+            .as_ref()
+            .and_then(|transaction| transaction.open_seconds);
         Self {
             key: row.key.as_str().to_owned(),
             state,
@@ -77,10 +113,11 @@ impl From<LockRow> for Row {
             holds: row.reentrant_count,
             acquired_at: time(row.acquired_at),
             expires_at: time(row.expire_at),
-            held_seconds: held.then(|| since(row.acquired_at)),
+            held_seconds: held.then(|| since(row.acquired_at)).or(of_transaction),
             remaining_seconds: held.then(|| row.expire_at.since(row.now).as_secs_f64()),
             revoked: row.revoked && held,
             wanted,
+            transaction,
             next: next.map(|next| Next {
                 holder: next.holder,
                 owner: next.owner.to_string(),
@@ -103,6 +140,24 @@ mod tests {
     use dblock::Key;
 
     use super::*;
+
+    #[test]
+    fn a_key_that_an_open_transaction_keeps_is_held() {
+        let mut row = LockRow::new(Key::new(None, "a").unwrap(), Timestamp::from_micros(5_000_000));
+        let mut transaction = OpenTransaction::default();
+        transaction.session = Some(4711);
+        transaction.since = Some(Timestamp::from_micros(3_500_000));
+        row.transaction = Some(transaction);
+        let shown = Row::from(row.clone());
+        assert_eq!((shown.state, shown.held_seconds), (State::Held, Some(1.5)));
+        assert_eq!(shown.remaining_seconds, None);
+        let text = &shown.transaction.as_ref().unwrap().text;
+        assert_eq!(text, "an open transaction (session 4711)");
+        // It ends the lease, which may have expired.
+        row.reentrant_count = 1;
+        row.expire_at = row.now;
+        assert_eq!(State::of(&row), State::Held);
+    }
 
     #[test]
     fn a_row_is_held_free_or_expired() {

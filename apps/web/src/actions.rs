@@ -91,7 +91,11 @@ pub(crate) async fn confirm(
     let back = address("key", &[("key", &key)]);
     let body = html! {
         p { "Key: " strong { (foreign(&key)) } }
-        @if let Some(row) = row {
+        @if let Some(transaction) = row.as_ref().and_then(|row| row.transaction.as_ref()) {
+            p { "Kept by " strong { (foreign(&transaction.to_string())) } "." }
+            p { "It alone can free the key: it must end, or its session must be ended in the database." }
+            p { a href=(back) { "Back to the key" } }
+        } @else if let Some(row) = row {
             p { "Held by " strong { (foreign(&row.holder)) } " for " (length(row.now.since(row.acquired_at))) "." }
             p { (action.consequence()) }
             form method="post" action=(send_to) {

@@ -31,7 +31,7 @@ pub struct InspectFilter {
 pub struct RowPosition {
     /// 0 for a row that is held and that somebody waits for, 1 for one that is held, 2 for any other.
     pub rank: u8,
-    /// When the lease was granted.
+    /// When the lease was granted. Of a key that an open transaction keeps without one: the last lease.
     pub acquired_at: Timestamp,
     /// The key, as the row has it.
     pub key: Key,

@@ -63,7 +63,8 @@ impl Admin<'_> {
     }
 
     /// The rows of the lock table that `filter` selects, in its order. Only keys of this manager's namespace
-    /// are included.
+    /// are included. A key that an open transaction keeps counts as held where the store sees that in the row,
+    /// as PostgreSQL does: [`get`](Self::get) looks closer.
     ///
     /// # Errors
     /// [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
@@ -103,7 +104,9 @@ impl Admin<'_> {
     }
 
     /// The row of `key`. `None` if the key has no row, because it was never locked or its row was purged. The
-    /// row stays after a release: [`LockRow::is_held`] says whether an owner holds the lock.
+    /// row stays after a release: [`LockRow::is_held`] says whether somebody holds the lock, and
+    /// [`LockRow::transaction`] whether that is a transaction that has not ended. On MySQL and MariaDB that takes a
+    /// second statement for a key that reads as free or expired; it locks the row for a moment.
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
@@ -134,8 +137,9 @@ impl Admin<'_> {
         }))
     }
 
-    /// Whether an owner holds the lock on `key`. This only reads the row, and the answer may be out of date
-    /// when you get it. Code that must be alone takes the lock, for example with
+    /// Whether somebody holds the lock on `key`, by a lease or by a transaction that has not ended. This only looks,
+    /// and the answer may be out of date when you get it. A key that a statement of dblock's has locked for a
+    /// moment does not count as held, although a caller that does not wait may be told that it is busy. Code that must be alone takes the lock, for example with
     /// [`try_acquire`](crate::LockBuilder::try_acquire).
     ///
     /// # Errors
@@ -164,7 +168,9 @@ impl Admin<'_> {
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a bad key, [`LockError::Store`] when the store could not be asked,
-    /// [`LockError::Shutdown`] after [`shutdown`](LockManager::shutdown).
+    /// [`LockError::Shutdown`] after [`shutdown`](LockManager::shutdown). Also [`LockError::Store`], of the kind
+    /// [`Conflict`](crate::store::StoreErrorKind::Conflict), when an open transaction keeps the key: only its end frees
+    /// it. The message says which session it is, as far as that can be seen.
     ///
     /// # Cancel safety
     /// Dropping the future does not undo the call: it may still be carried out.

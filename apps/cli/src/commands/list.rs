@@ -78,7 +78,11 @@ fn columns(row: &Row) -> [String; 6] {
         state.to_owned(),
         length(row.held_seconds),
         length(row.remaining_seconds),
-        printable(&row.holder),
+        // Without a lease the row names the last owner.
+        row.transaction
+            .as_ref()
+            .filter(|_| row.remaining_seconds.is_none())
+            .map_or_else(|| printable(&row.holder), |transaction| transaction.text.clone()),
         next,
     ]
 }

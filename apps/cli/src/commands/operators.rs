@@ -3,7 +3,8 @@
 use std::io::{self, IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use dblock::{LockManager, LockRow};
+use dblock::store::StoreErrorKind;
+use dblock::{LockError, LockManager, LockRow};
 use serde_json::json;
 
 use crate::cli::StoreArguments;
@@ -16,7 +17,9 @@ use crate::similar::hint;
 
 pub(crate) async fn revoke(store: &StoreArguments, key: &str) -> Result<Code, Failure> {
     let locks = during("connecting to the database", manager(store, Missing::IsAnError)).await?;
-    let was_held = during("revoking the lock", locks.admin().revoke(key)).await?;
+    let was_held = during("revoking the lock", locks.admin().revoke(key))
+        .await
+        .map_err(of_an_action)?;
     let done = "is revoked: its holder learns of it at its next renewal, and has until the end of its lease";
     answer(store, &locks, key, was_held.then_some(done)).await
 }
@@ -28,7 +31,14 @@ pub(crate) async fn force_release(store: &StoreArguments, key: &str, yes: bool) 
         let Some(shown) = held().await? else {
             return answer(store, &locks, key, None).await;
         };
-        let (whole, holder) = (store.whole(key), output::printable(&shown.holder));
+        let whole = store.whole(key);
+        if let Some(transaction) = &shown.transaction {
+            let message = format!(
+                "{whole:?} is kept by {transaction}, which alone can free it: end its session, or wait"
+            );
+            return Err(Failure::new(Code::Busy, message));
+        }
+        let holder = output::printable(&shown.holder);
         let question = format!(
             "{whole:?} is held by {holder}, which goes on until its next renewal: then two hold the lock. Free it?"
         );
@@ -40,8 +50,22 @@ pub(crate) async fn force_release(store: &StoreArguments, key: &str, yes: bool) 
             return Err(Failure::new(Code::No, message));
         }
     }
-    let was_held = during("freeing the lock", locks.admin().force_release(key)).await?;
+    let was_held = during("freeing the lock", locks.admin().force_release(key))
+        .await
+        .map_err(of_an_action)?;
     answer(store, &locks, key, was_held.then_some("is free")).await
+}
+
+/// An open transaction keeps the row: that is no failure of the database's.
+fn of_an_action(error: LockError) -> Failure {
+    let is_kept =
+        matches!(&error, LockError::Store { source, .. } if source.kind() == StoreErrorKind::Conflict);
+    let failure = Failure::from(error);
+    if is_kept {
+        failure.with(Code::Busy)
+    } else {
+        failure
+    }
 }
 
 /// Prints the answer: `done` says what was done, and is `None` when the lock was not held.

@@ -114,6 +114,9 @@ fn at_the_release(ended: Ended, released: Result<(), LockError>, ttl: Duration) 
 /// The holder of the lock, for a person who waits for it.
 async fn holder(locks: &LockManager, key: &str) -> Option<String> {
     let row = locks.admin().get(key).await.ok()??;
+    if let Some(transaction) = row.transaction.as_ref().filter(|_| !row.has_lease()) {
+        return Some(format!(", held by {transaction}"));
+    }
     row.is_held()
         .then(|| format!(", held by {}", printable(&row.holder)))
 }

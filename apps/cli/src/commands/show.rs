@@ -8,7 +8,7 @@ use crate::duration::shown;
 use crate::failure::{Code, Failure};
 use crate::output::{self, block, printable, width};
 use crate::progress::during;
-use crate::row::{Row, State};
+use crate::row::Row;
 use crate::similar::hint;
 
 pub(crate) async fn show(store: &StoreArguments, key: &str) -> Result<Code, Failure> {
@@ -36,7 +36,12 @@ pub(crate) async fn show(store: &StoreArguments, key: &str) -> Result<Code, Fail
 
 fn text(row: &Row) -> String {
     let length = |seconds: Option<f64>| seconds.map(|seconds| shown(Duration::from_secs_f64(seconds)));
-    let held = row.state == State::Held;
+    let kept = row
+        .transaction
+        .as_ref()
+        .map(|transaction| transaction.text.clone());
+    // By a lease.
+    let held = row.remaining_seconds.is_some();
     let next = row.next.as_ref().map(|next| {
         let waiting = shown(Duration::from_secs_f64(next.waiting_seconds));
         format!("{}, waiting for {waiting}", printable(&next.holder))
@@ -49,6 +54,7 @@ fn text(row: &Row) -> String {
             row.state.word()
         }
         .to_owned(),
+        kept.unwrap_or_default(),
         if held {
             printable(&row.holder)
         } else {
@@ -77,6 +83,7 @@ fn text(row: &Row) -> String {
     let names = [
         "key",
         "state",
+        "kept by",
         "holder",
         "last holder",
         "held for",

@@ -1,5 +1,6 @@
 //! `dblock watch`: what happens to locks, one line each.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
@@ -97,12 +98,12 @@ async fn rows(locks: &LockManager, arguments: &WatchArguments) -> Result<Rows, F
 fn events(before: &Rows, now: &Rows) -> Vec<Event> {
     let mut events = Vec::new();
     for (key, row) in before.iter().filter(|(key, _)| !now.contains_key(*key)) {
-        events.push(event(What::Free, key, &row.holder, row.fence_token));
+        events.push(event(What::Free, key, &who(row), row.fence_token));
     }
     for (key, row) in now {
         let old = before.get(key).filter(|old| old.fence_token == row.fence_token);
-        if old.is_none() {
-            events.push(event(What::Held, key, &row.holder, row.fence_token));
+        if old.is_none_or(|old| old.transaction.is_some() != row.transaction.is_some() && !row.has_lease()) {
+            events.push(event(What::Held, key, &who(row), row.fence_token));
         }
         if row.revoked && !old.is_some_and(|old| old.revoked) {
             events.push(event(What::Revoked, key, &row.holder, row.fence_token));
@@ -114,6 +115,15 @@ fn events(before: &Rows, now: &Rows) -> Vec<Event> {
         }
     }
     events
+}
+
+/// The one who holds it: what a transaction has written cannot be seen, and a row without a lease names the last
+/// owner.
+fn who(row: &LockRow) -> Cow<'_, str> {
+    match &row.transaction {
+        Some(transaction) if !row.has_lease() => Cow::Owned(transaction.to_string()),
+        _ => Cow::Borrowed(&row.holder),
+    }
 }
 
 fn event(what: What, key: &str, holder: &str, fence_token: i64) -> Event {
@@ -143,9 +153,9 @@ fn print(store: &StoreArguments, event: &Event) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
-    use dblock::Key;
     use dblock::store::Successor;
     use dblock::store::clock::Timestamp;
+    use dblock::{Key, OpenTransaction};
 
     use super::*;
 
@@ -189,6 +199,17 @@ mod tests {
         assert_eq!(
             told(std::slice::from_ref(&old), &[row("a", 2)]),
             one(What::Held, "a", "host/2")
+        );
+
+        let mut kept = old.clone();
+        kept.transaction = Some(OpenTransaction::default());
+        assert_eq!(
+            told(&[], std::slice::from_ref(&kept)),
+            one(What::Held, "a", "an open transaction")
+        );
+        assert_eq!(
+            told(std::slice::from_ref(&kept), &[]),
+            one(What::Free, "a", "an open transaction")
         );
 
         let mut revoked = old.clone();

@@ -1,7 +1,8 @@
 //! The answers of the commands: text, JSON, errors.
 
 use dblock::LockOptions;
-use dblock_tests::{Backend, on_every_store};
+use dblock_tests::transaction::Transaction;
+use dblock_tests::{Backend, Kind, on_every_store};
 use serde_json::Value;
 
 use crate::program::{bare, dblock, said};
@@ -9,7 +10,7 @@ use crate::program::{bare, dblock, said};
 on_every_store!(databases: nothing_that_is_shown_acts_on_a_terminal, ls_and_show_tell_the_rows, without_tables_the_remedy_is_told, a_reader_that_leaves_is_no_error);
 
 /// Fields of the JSON are a promise.
-const ROW: [&str; 13] = [
+const ROW: [&str; 14] = [
     "acquired_at",
     "expires_at",
     "fence_token",
@@ -22,8 +23,68 @@ const ROW: [&str; 13] = [
     "remaining_seconds",
     "revoked",
     "state",
+    "transaction",
     "wanted",
 ];
+
+on_every_store!(servers: a_key_that_a_transaction_keeps_is_held);
+
+/// Until the transaction ends. Nobody can free it, and an operator is told which session it is.
+async fn a_key_that_a_transaction_keeps_is_held(backend: Backend) {
+    let is_postgres = backend.kind() == Kind::Postgres;
+    let locks = backend.manager().await;
+    let guard = locks.lock("order:7").acquire().await.unwrap();
+    guard.release().await.unwrap();
+    let show = async || {
+        said(dblock(&backend).args(["show", "order:7", "--json"]))
+            .await
+            .json()
+    };
+    let mut tx = Transaction::begin(&backend).await;
+    let lock = format!(
+        "SELECT 1 FROM {} WHERE lock_key = 'order:7' FOR UPDATE",
+        backend.table
+    );
+    tx.execute(lock).await;
+    let row = show().await;
+    assert_eq!(
+        (&row["state"], &row["remaining_seconds"]),
+        (&"held".into(), &Value::Null)
+    );
+    let transaction = &row["transaction"];
+    let names = ["application", "open_seconds", "prepared", "session", "since"];
+    assert_eq!(fields(transaction), names);
+    assert_eq!(transaction["session"].is_u64(), is_postgres, "{row}");
+    assert_eq!(row["held_seconds"], transaction["open_seconds"]);
+    if is_postgres {
+        let told = said(dblock(&backend).args(["ls", "--json"])).await.json();
+        let listed = &told["locks"][0];
+        assert_eq!(
+            (&listed["key"], &listed["state"]),
+            (&"order:7".into(), &"held".into())
+        );
+        assert_eq!(listed["transaction"]["session"], transaction["session"]);
+        let told = said(dblock(&backend).arg("ls")).await;
+        assert!(told.out.contains("an open transaction (session "), "{told:?}");
+    }
+    let told = said(dblock(&backend).args(["show", "order:7"])).await;
+    assert!(told.out.contains("kept by"), "{told:?}");
+    for command in [
+        &["revoke", "order:7"][..],
+        &["force-release", "order:7"],
+        &["force-release", "order:7", "--yes"],
+    ] {
+        let told = said(dblock(&backend).args(command)).await;
+        assert_eq!(told.code, Some(75), "{command:?}: {told:?}");
+        assert!(told.err.contains("an open transaction"), "{told:?}");
+    }
+    tx.commit().await;
+    let row = show().await;
+    assert_eq!(
+        (&row["state"], &row["transaction"]),
+        (&"free".into(), &Value::Null)
+    );
+}
 
 fn fields(value: &Value) -> Vec<&str> {
     let mut fields: Vec<_> = value.as_object().unwrap().keys().map(String::as_str).collect();

@@ -8,7 +8,7 @@ use axum::http::request::Parts;
 use axum::response::{AppendHeaders, IntoResponse as _, Response};
 use dblock::store::clock::Timestamp;
 use dblock::store::{RecordFilter, StoreErrorKind};
-use dblock::{LockError, LockRow};
+use dblock::{LockError, LockRow, OpenTransaction};
 use dblock_core::printable::printable;
 use maud::{Markup, html};
 use serde::Deserialize;
@@ -78,7 +78,7 @@ pub(crate) async fn fragment(page: &Page, asked: &Asked) -> Result<Markup, LockE
     Ok(fragment)
 }
 
-/// Whether the lock is held, and what is shown of the key.
+/// Whether an operator can end the lock, and what is shown of the key.
 async fn look(page: &Page, asked: &Asked) -> Result<(bool, Markup), LockError> {
     let row = page.locks.admin().get(&asked.key).await?;
     let record = record(page, &asked.key).await;
@@ -89,15 +89,20 @@ async fn look(page: &Page, asked: &Asked) -> Result<(bool, Markup), LockError> {
         }
         (record)
     };
-    Ok((row.as_ref().is_some_and(LockRow::is_held), shown))
+    let can_be_freed = |row: &LockRow| row.is_held() && row.transaction.is_none();
+    Ok((row.as_ref().is_some_and(can_be_freed), shown))
 }
 
 fn facts(row: &LockRow) -> Markup {
-    let held = row.is_held();
+    let held = row.has_lease();
     let ago = |at: Timestamp| html! { (moment(at)) ", " (length(row.now.since(at))) " ago" };
     let given = |at: Timestamp| html! { @if at > Timestamp::EPOCH { (moment(at)) } };
-    let facts: [(&str, Markup); 11] = [
+    let facts: [(&str, Markup); 12] = [
         ("State", html! { span.state.(state(row)) { (state(row)) } }),
+        (
+            "Kept by",
+            html! { @if let Some(transaction) = &row.transaction { (kept_by(transaction, row)) } },
+        ),
         (if held { "Holder" } else { "Last holder" }, foreign(&row.holder)),
         ("Owner", html! { (row.owner) }),
         (
@@ -125,6 +130,15 @@ fn facts(row: &LockRow) -> Markup {
                 div { dt { (name) } dd { (value) } }
             }
         }
+    }
+}
+
+/// What an operator can do about it.
+fn kept_by(transaction: &OpenTransaction, row: &LockRow) -> Markup {
+    html! {
+        (foreign(&transaction.to_string()))
+        @if let Some(since) = transaction.since { ", for " (length(row.now.since(since))) }
+        ". It alone can free the key: it must end, or its session must be ended in the database."
     }
 }
 

@@ -198,12 +198,17 @@ fn table(asked: &Asked, rows: &[LockRow], count: &str) -> Markup {
 
 fn line(row: &LockRow) -> Markup {
     let key = row.key.as_str();
-    let held = row.is_held();
+    let held = row.has_lease();
+    let since = row.transaction.as_ref().and_then(|transaction| transaction.since);
+    let since = held.then_some(row.acquired_at).or(since);
     let values = [
         html! { span.state.(state(row)) { (state(row)) } },
-        html! { @if held { (length(row.now.since(row.acquired_at))) } },
+        html! { @if let Some(since) = since { (length(row.now.since(since))) } },
         html! { @if held { (length(row.expire_at.since(row.now))) } },
-        foreign(&row.holder),
+        html! {
+            @if let Some(transaction) = row.transaction.as_ref().filter(|_| !held) { (foreign(&transaction.to_string())) }
+            @else { (foreign(&row.holder)) }
+        },
         waiting(row),
         html! { (row.fence_token) },
     ];
@@ -220,7 +225,7 @@ fn line(row: &LockRow) -> Markup {
 }
 
 pub(super) fn state(row: &LockRow) -> &'static str {
-    match (row.is_held(), row.revoked, row.reentrant_count) {
+    match (row.is_held(), row.revoked && row.has_lease(), row.reentrant_count) {
         (true, true, _) => "revoked",
         (true, false, _) => "held",
         (false, _, 0) => "free",

@@ -8,6 +8,8 @@ use dblock::{LockManager, LockOptions, OnCrash, RunOptions};
 use dblock_web::{Access, router};
 
 use super::{get, memory};
+use dblock_tests::transaction::Transaction;
+use dblock_tests::{Backend, Kind};
 
 #[tokio::test]
 async fn links_fit_under_any_path() {
@@ -258,4 +260,39 @@ async fn without_tables_the_page_says_what_to_run() {
         "{}",
         answer.body
     );
+}
+
+/// Nobody can free it, so no button says so.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_a_transaction_keeps_is_held() {
+    let Some(backend) = Backend::new(Kind::Postgres).await else {
+        return;
+    };
+    let locks = backend.manager().await;
+    let guard = locks.lock("order:7").acquire().await.unwrap();
+    guard.release().await.unwrap();
+    let app: Router = router(locks, Access::manage());
+    let mut tx = Transaction::begin(&backend).await;
+    let lock = format!(
+        "SELECT 1 FROM {} WHERE lock_key = 'order:7' FOR UPDATE",
+        backend.table
+    );
+    tx.execute(lock).await;
+    let list = get(&app, "/list").await.body;
+    assert!(
+        list.contains("order:7") && list.contains("an open transaction (session "),
+        "{list}"
+    );
+    let key = get(&app, "/key?key=order:7").await.body;
+    assert!(key.contains("Kept by") && key.contains("state held"), "{key}");
+    assert!(key.contains("class=\"actions\" hidden"), "{key}");
+    let question = get(&app, "/confirm?action=revoke&key=order:7").await.body;
+    assert!(
+        question.contains("It alone can free the key") && !question.contains("<form method=\"post\""),
+        "{question}"
+    );
+    tx.commit().await;
+    let list = get(&app, "/list").await.body;
+    assert!(!list.contains("order:7"), "{list}");
+    backend.clean_up().await;
 }

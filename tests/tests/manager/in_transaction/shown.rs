@@ -391,10 +391,6 @@ async fn who_does_not_wait_is_refused_soon(backend: Backend) {
                 shortest = shortest.min(since.elapsed());
             }
             assert!(shortest < Duration::from_millis(400), "{shortest:?}");
-            assert!(
-                shortest >= Duration::from_millis(15),
-                "{shortest:?}: it may have been ours"
-            );
         }
     }
     tx.commit().await;
