@@ -39,6 +39,10 @@ pub(super) async fn inspect(
     let shown = |row: &PgRow| {
         let mut shown = row::lock_row(row)?;
         shown.transaction = row::locked(row)?.known();
+        if held_only && !shown.is_held() {
+            // It was kept when the row was chosen, and that has ended since.
+            shown.transaction = Some(OpenTransaction::default());
+        }
         Ok(shown)
     };
     let shown: Result<_, sqlx::Error> = rows?.iter().map(shown).collect();

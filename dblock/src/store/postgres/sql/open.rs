@@ -56,17 +56,23 @@ pub(super) fn with() -> String {
     )
 }
 
+/// Whether [`transaction`] may be anything but empty: that of the usual row is, and costs nothing.
+pub(super) fn may_be_locked(row: &str) -> String {
+    format!("({row}.xmax <> '0'::xid AND {row}.xmax <> {row}.xmin)")
+}
+
 /// Which open transaction has the row of this table locked: see the letters above. Empty if none has.
 pub(super) fn transaction(row: &str) -> String {
     // A number below 3 is no transaction, and one below 0 cannot be written.
     let status = format!(
         "CASE WHEN age({row}.xmax) BETWEEN 1 AND next - 3 THEN pg_xact_status((next - age({row}.xmax))::text::xid8) END"
     );
+    let maybe = may_be_locked(row);
     let doubt = format!("concat('{DOUBT}', {row}.xmax)");
     let session = format!("concat('{SESSION}', pid, ' ', since, ' ', name)");
     format!(
         "CASE
-        WHEN {row}.xmax = '0'::xid OR {row}.xmax = {row}.xmin THEN ''
+        WHEN NOT {maybe} THEN ''
         WHEN ({status}) IS DISTINCT FROM 'in progress' THEN {doubt}
         ELSE coalesce(
             (SELECT CASE

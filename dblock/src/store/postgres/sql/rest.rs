@@ -24,44 +24,55 @@ SELECT {COLUMNS}, clock.now, {transaction} FROM {table} t, clock WHERE t.lock_ke
 /// Parameters: the key to begin at, prefix, key to start after or NULL, held only, limit. The last column is
 /// [`open::transaction`].
 pub(super) fn inspect(table: &str) -> String {
-    let (with, transaction) = (open::with(), open::transaction("t"));
-    let kept = open::is_kept("transaction");
+    let (with, transaction, maybe) = (open::with(), open::transaction("t"), open::may_be_locked("t"));
+    let kept = open::is_kept(&transaction);
     format!(
         "WITH {with}
-SELECT {COLUMNS}, now, transaction FROM (
-    SELECT t.*, clock.now, {transaction} AS transaction
-    FROM {table} t, clock
-    WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $2) AND ($3 IS NULL OR t.lock_key > $3)
-    -- Keeps the list from being sorted, and the transactions from being looked at twice.
-    ORDER BY t.lock_key OFFSET 0
-) t
-WHERE NOT $4 OR (t.reentrant_count > 0 AND t.expire_at > now) OR {kept}
+SELECT {COLUMNS}, clock.now, {transaction}
+FROM {table} t, clock
+WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $2) AND ($3 IS NULL OR t.lock_key > $3)
+    AND (NOT $4 OR (t.reentrant_count > 0 AND t.expire_at > clock.now) OR ({maybe} AND {kept}))
 ORDER BY t.lock_key LIMIT $5"
     )
 }
 
 /// Parameters: prefix, held only, limit; rank, time and key to start after, or NULL. It sorts all rows of the
 /// prefix: each acquire would have to maintain an index. The last column is [`open::transaction`].
+///
+/// Only what a rank needs is sorted, and a transaction is looked for once more in the rows that were chosen: a rank
+/// that is made with `pg_xact_status` is computed apart from the sorting, which would copy whole rows.
 pub(super) fn inspect_urgent(table: &str) -> String {
-    let (with, transaction) = (open::with(), open::transaction("t"));
-    let kept = open::is_kept("transaction");
+    let (with, transaction, maybe) = (open::with(), open::transaction("t"), open::may_be_locked("t"));
+    let kept = open::is_kept(&transaction);
     format!(
-        "WITH {with}, seen AS (
-    SELECT t.*, clock.now, {transaction} AS transaction
-    FROM {table} t, clock
-    WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $1)
-    OFFSET 0
-), ranked AS (
-    SELECT *, CASE
-        WHEN (reentrant_count = 0 OR expire_at <= now) AND NOT {kept} THEN 2
-        WHEN wanted_until > now OR (reentrant_count > 0 AND expire_at > now AND next_until > now) THEN 0
-        ELSE 1 END AS urgency
-    FROM seen
+        "WITH {with}, chosen AS MATERIALIZED (
+    SELECT * FROM (
+        SELECT t.lock_key, t.acquired_at, CASE
+            WHEN t.reentrant_count > 0 AND t.expire_at > clock.now THEN
+                CASE WHEN t.wanted_until > clock.now OR t.next_until > clock.now THEN 0 ELSE 1 END
+            WHEN {maybe} AND {kept} THEN
+                CASE WHEN t.wanted_until > clock.now THEN 0 ELSE 1 END
+            ELSE 2 END AS urgency
+        FROM {table} t, clock
+        WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $1)
+    ) ranked
+    WHERE (NOT $2 OR urgency < 2) AND ($4 IS NULL OR (urgency, acquired_at, lock_key) > ($4, $5, $6))
+    ORDER BY urgency, acquired_at, lock_key LIMIT $3
 )
-SELECT {COLUMNS}, now, transaction FROM ranked
-WHERE (NOT $2 OR urgency < 2) AND ($4 IS NULL OR (urgency, acquired_at, lock_key) > ($4, $5, $6))
-ORDER BY urgency, acquired_at, lock_key LIMIT $3"
+SELECT {qualified}, clock.now, {transaction}
+FROM chosen JOIN {table} t ON t.lock_key = chosen.lock_key, clock
+ORDER BY chosen.urgency, chosen.acquired_at, chosen.lock_key",
+        qualified = qualified("t"),
     )
+}
+
+/// The columns of one table among several.
+fn qualified(table: &str) -> String {
+    let columns: Vec<_> = COLUMNS
+        .split(", ")
+        .map(|name| format!("{table}.{name}"))
+        .collect();
+    columns.join(", ")
 }
 
 /// Parameters: key. Returns a row if the key was held. It may wait for the row, so each check reads the
