@@ -196,3 +196,45 @@ impl LockRow {
             .filter(|next| self.has_lease() && next.until > self.now)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transaction_is_named_by_what_is_known_of_it() {
+        let named = |change: fn(&mut OpenTransaction)| {
+            let mut transaction = OpenTransaction::default();
+            change(&mut transaction);
+            transaction.to_string()
+        };
+        assert_eq!(named(|_| ()), "an open transaction");
+        assert_eq!(
+            named(|it| it.session = Some(7)),
+            "an open transaction (session 7)"
+        );
+        let hostile = named(|it| {
+            it.session = Some(7);
+            it.application = Some("a\u{1b}[0m".into());
+        });
+        assert_eq!(
+            hostile,
+            "an open transaction (session 7, application \"a\\u{1b}[0m\")"
+        );
+        let prepared = named(|it| it.prepared = Some("booking".into()));
+        assert_eq!(prepared, "the prepared transaction \"booking\"");
+    }
+
+    #[test]
+    fn what_a_transaction_keeps_is_held_and_has_no_lease() {
+        let mut row = LockRow::new(Key::new(None, "k").unwrap(), Timestamp::from_micros(5));
+        assert!(!row.is_held());
+        row.transaction = Some(OpenTransaction::default());
+        row.wanted_until = Timestamp::from_micros(6);
+        assert!(row.is_held() && !row.has_lease() && row.is_wanted());
+        assert_eq!(row.position().rank, 0);
+        row.reentrant_count = 1;
+        row.expire_at = Timestamp::from_micros(5);
+        assert!(row.is_held() && !row.has_lease(), "it has expired");
+    }
+}

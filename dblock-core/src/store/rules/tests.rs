@@ -156,6 +156,7 @@ fn an_absent_row_becomes_a_whole_one() {
         holder: "me".into(),
         revoked: false,
         next: None,
+        transaction: None,
         now: NOW,
     };
     assert_eq!(row, whole);

@@ -29,7 +29,7 @@ on_every_store!(postgres:
     a_statement_of_dblock_is_no_transaction,
 );
 
-impl Looks<'_> {
+impl Seen<'_> {
     async fn get(&self) -> LockRow {
         self.0.admin().get("key").await.unwrap().unwrap()
     }
@@ -67,7 +67,7 @@ impl Looks<'_> {
 }
 
 /// An operator's, at the key.
-struct Looks<'m>(&'m LockManager);
+struct Seen<'m>(&'m LockManager);
 
 /// A connection of the application's, which is not in its pool.
 async fn connect(backend: &Backend) -> PgConnection {
@@ -96,29 +96,29 @@ fn is_since(transaction: &OpenTransaction, row: &LockRow) -> bool {
 
 async fn a_row_that_is_locked_is_shown_as_held(backend: Backend) {
     let (locks, operator) = (backend.manager().await, backend.manager().await);
-    let looks = Looks(&operator);
+    let seen = Seen(&operator);
     is_free(&locks).await;
-    looks.is_free().await;
+    seen.is_free().await;
     for commits in [true, false] {
         let mut tx = Transaction::begin(&backend).await;
         tx.execute(locking(&backend, "FOR UPDATE")).await;
-        looks.transaction().await;
+        seen.transaction().await;
         if backend.kind() == Kind::Postgres {
-            looks.is_listed().await;
+            seen.is_listed().await;
         }
         if commits {
             tx.commit().await;
         } else {
             tx.rollback().await;
         }
-        looks.is_free().await;
+        seen.is_free().await;
     }
     is_free(&locks).await;
 }
 
 async fn a_taken_key_is_shown_as_held(backend: Backend) {
     let (locks, operator) = (backend.manager().await, backend.manager().await);
-    let looks = Looks(&operator);
+    let seen = Seen(&operator);
     let Place::Postgres(pool, _) = backend.place() else {
         unreachable!("this is a test of PostgreSQL")
     };
@@ -130,17 +130,17 @@ async fn a_taken_key_is_shown_as_held(backend: Backend) {
                 sqlx::raw_sql("SET application_name = 'shop api'")
                     .execute(&mut **tx)
                     .await?;
-                let row = looks.get().await;
-                let transaction = looks.transaction().await;
+                let row = seen.get().await;
+                let transaction = seen.transaction().await;
                 assert_eq!(transaction.session, Some(pid(&mut tx).await));
                 assert_eq!(transaction.application.as_deref(), Some("shop api"));
                 assert!(is_since(&transaction, &row), "{row:?}");
                 assert_eq!(transaction.prepared, None);
-                looks.is_listed().await;
+                seen.is_listed().await;
                 if fails { Err(Failure::Own) } else { Ok(()) }
             });
         assert_eq!(body.await.is_err(), fails);
-        looks.is_free().await;
+        seen.is_free().await;
     }
 }
 
@@ -204,22 +204,22 @@ async fn is_refused(backend: &Backend, operator: &LockManager, tx: &mut Transact
 
 async fn a_lease_that_ends_with_a_transaction_is_held_until_then(backend: Backend) {
     let (locks, operator) = (backend.manager().await, backend.manager().await);
-    let looks = Looks(&operator);
+    let seen = Seen(&operator);
     let guard = locks.lock("key").options(&short()).acquire().await.unwrap();
     let mut tx = Transaction::begin(&backend).await;
     tx.release(guard).await.unwrap();
-    assert!(looks.get().await.is_held());
+    assert!(seen.get().await.is_held());
     backend.until("key", LONG, |row| row.expire_at <= row.now).await;
-    looks.transaction().await;
+    seen.transaction().await;
     is_refused(&backend, &operator, &mut tx).await;
     tx.commit().await;
-    looks.is_free().await;
+    seen.is_free().await;
 }
 
 /// `pg_locks` does not show it.
 async fn a_sub_transaction_is_open_with_its_transaction(backend: Backend) {
     let (locks, operator) = (backend.manager().await, backend.manager().await);
-    let looks = Looks(&operator);
+    let seen = Seen(&operator);
     is_free(&locks).await;
     let mut user = connect(&backend).await;
     let write = format!(
@@ -228,17 +228,17 @@ async fn a_sub_transaction_is_open_with_its_transaction(backend: Backend) {
     );
     let begin = format!("BEGIN; SAVEPOINT one; {write}; RELEASE SAVEPOINT one");
     execute(&mut user, begin).await.unwrap();
-    let transaction = looks.transaction().await;
+    let transaction = seen.transaction().await;
     // Nobody else uses the table.
     assert_eq!(transaction.session, Some(pid(&mut user).await));
-    looks.is_listed().await;
+    seen.is_listed().await;
     execute(&mut user, "ROLLBACK".to_owned()).await.unwrap();
-    looks.is_free().await;
+    seen.is_free().await;
 }
 
 async fn a_prepared_transaction_is_open(backend: Backend) {
     let (locks, operator) = (backend.manager().await, backend.manager().await);
-    let looks = Looks(&operator);
+    let seen = Seen(&operator);
     is_free(&locks).await;
     let mut user = connect(&backend).await;
     let most: String = sqlx::query_scalar("SHOW max_prepared_transactions")
@@ -258,20 +258,20 @@ async fn a_prepared_transaction_is_open(backend: Backend) {
     )
     .await
     .unwrap();
-    let transaction = looks.transaction().await;
+    let transaction = seen.transaction().await;
     assert_eq!((transaction.session, transaction.prepared), (None, Some(name)));
-    looks.is_listed().await;
+    seen.is_listed().await;
     let refused = operator.admin().force_release("key").await.unwrap_err();
     let end = format!("ROLLBACK PREPARED '{quoted}'");
     assert!(refused.to_string().contains(&end), "{refused}");
     execute(&mut user, end).await.unwrap();
-    looks.is_free().await;
+    seen.is_free().await;
 }
 
 /// Then `xmax` is the number of their group, and no transaction's.
 async fn transactions_that_share_a_row_keep_it(backend: Backend) {
     let (locks, operator) = (backend.manager().await, backend.manager().await);
-    let looks = Looks(&operator);
+    let seen = Seen(&operator);
     is_free(&locks).await;
     let mut users = [connect(&backend).await, connect(&backend).await];
     for user in &mut users {
@@ -287,10 +287,10 @@ async fn transactions_that_share_a_row_keep_it(backend: Backend) {
     .unwrap();
     assert_eq!(group, 2);
     for user in &mut users {
-        looks.transaction().await;
+        seen.transaction().await;
         execute(user, "COMMIT".to_owned()).await.unwrap();
     }
-    looks.is_free().await;
+    seen.is_free().await;
 }
 
 /// It sees no start of another user's transaction.
@@ -311,24 +311,24 @@ async fn a_user_without_rights_sees_it_too(backend: Backend) {
     };
     let options = pool.connect_options().as_ref().clone();
     let options = options.username(&role).password("secret");
-    let operator = LockManager::builder(&PgPool::connect_lazy_with(options))
+    let operator = LockManager::builder(PgPool::connect_lazy_with(options))
         .table(table)
         .build()
         .await
         .unwrap();
-    let looks = Looks(&operator);
-    looks.is_free().await;
+    let seen = Seen(&operator);
+    seen.is_free().await;
     execute(&mut user, format!("BEGIN; {}", locking(&backend, "FOR UPDATE")))
         .await
         .unwrap();
-    let transaction = looks.transaction().await;
+    let transaction = seen.transaction().await;
     assert_eq!(transaction.session, Some(pid(&mut user).await));
     assert_eq!(transaction.since, None);
-    looks.is_listed().await;
+    seen.is_listed().await;
     let refused = operator.admin().revoke("key").await.unwrap_err();
     assert!(refused.to_string().contains("pg_terminate_backend"), "{refused}");
     execute(&mut user, "COMMIT".to_owned()).await.unwrap();
-    looks.is_free().await;
+    seen.is_free().await;
     operator.shutdown(LONG).await;
     execute(&mut user, format!("DROP OWNED BY {role}; DROP ROLE {role}"))
         .await
@@ -338,7 +338,7 @@ async fn a_user_without_rights_sees_it_too(backend: Backend) {
 /// It lasts for a moment. One that hangs keeps the key.
 async fn a_statement_of_dblock_is_no_transaction(backend: Backend) {
     let (locks, operator) = (backend.manager().await, backend.manager().await);
-    let looks = Looks(&operator);
+    let seen = Seen(&operator);
     is_free(&locks).await;
     let mut ours = connect(&backend).await;
     let pid = pid(&mut ours).await;
@@ -359,22 +359,22 @@ async fn a_statement_of_dblock_is_no_transaction(backend: Backend) {
     while began.is_none() {
         began = early(&mut user).await;
     }
-    let shown = looks.get().await;
-    let listed = looks.listed().await;
+    let shown = seen.get().await;
+    let listed = seen.listed().await;
     // On a machine that stalls it may be too late for that.
     if early(&mut user).await == Some(true) {
         assert!(!shown.is_held() && listed == [None, None], "{shown:?} {listed:?}");
     }
-    while !looks.get().await.is_held() {}
-    assert_eq!(looks.transaction().await.session, Some(pid));
+    while !seen.get().await.is_held() {}
+    assert_eq!(seen.transaction().await.session, Some(pid));
     execute(&mut user, format!("SELECT pg_terminate_backend({pid})"))
         .await
         .unwrap();
     assert!(hangs.await.unwrap().is_err());
-    while looks.get().await.is_held() {}
+    while seen.get().await.is_held() {}
 }
 
-/// After 20 ms, and not after a second: also who asks for several keys, and in the process that looks first.
+/// After 20 ms, and not after a second: also who asks for several keys, and in the process that seen first.
 async fn who_does_not_wait_is_refused_soon(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     is_free(&locks).await;
