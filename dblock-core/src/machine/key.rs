@@ -297,9 +297,13 @@ impl<A, C> Machine<A, C> {
     /// The last hold of the owner's ends with something that is on its way: no other hold is added from here
     /// on. Refused when there is one.
     pub fn close(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> bool {
-        self.during(env, |machine, _| {
+        self.during(env, |machine, env| {
             let held = machine.held.as_mut();
-            held.is_some_and(|held| held.close(ownership))
+            let closes = held.is_some_and(|held| held.close(ownership));
+            if closes {
+                machine.announce_turn(env);
+            }
+            closes
         })
     }
 

@@ -165,6 +165,8 @@ pub(crate) enum Entered {
     Hold(Hold),
     /// Only for a caller that [takes](Call::takes).
     Turn(TurnToTake),
+    /// As `Turn`: it is not its turn yet, and is when it comes [back](TurnToTake::again) with its connection.
+    Soon(TurnToTake),
 }
 
 /// An acquire that waits for its answer. Dropping it gives it up.
@@ -205,7 +207,9 @@ impl<'a> Asked<'a> {
     pub(super) async fn hold(&mut self) -> Result<Hold, LockError> {
         match self.given().await? {
             Given::Lock(ownership) => Ok(self.held(ownership)),
-            Given::Turn(turn) => Box::pin(self.to_take(turn).for_lease(Duration::ZERO)).await,
+            Given::Turn(turn) | Given::Soon(turn) => {
+                Box::pin(self.to_take(turn).for_lease(Duration::ZERO)).await
+            }
         }
     }
 
@@ -214,6 +218,7 @@ impl<'a> Asked<'a> {
         Ok(match self.given().await? {
             Given::Lock(ownership) => Entered::Hold(self.held(ownership)),
             Given::Turn(turn) => Entered::Turn(self.to_take(turn)),
+            Given::Soon(turn) => Entered::Soon(self.to_take(turn)),
         })
     }
 

@@ -83,7 +83,7 @@ impl TurnToTake {
         match self.come_back(Arc::new(call), no_turns_for).await? {
             Entered::Hold(hold) => Ok(hold),
             // It does not take, so it gets none.
-            Entered::Turn(turn) => Box::pin(turn.for_lease(Duration::ZERO)).await,
+            Entered::Turn(turn) | Entered::Soon(turn) => Box::pin(turn.for_lease(Duration::ZERO)).await,
         }
     }
 

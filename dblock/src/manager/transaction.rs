@@ -223,7 +223,7 @@ impl LockManager {
         let opens = async {
             let hold = match self.enter_or_turn(key, options, began).await? {
                 Entered::Hold(hold) => hold,
-                Entered::Turn(turn) => match self.take(key, turn, began, pool).await? {
+                turn => match self.take(key, turn, began, pool).await? {
                     Ok(opened) => return Ok(opened),
                     Err(hold) => hold,
                 },
@@ -271,7 +271,7 @@ impl LockManager {
     async fn take<DB>(
         &self,
         key: &Key,
-        mut turn: TurnToTake,
+        mut entered: Entered,
         began: Began,
         pool: &Pool<DB>,
     ) -> Result<Result<Opened<DB>, Hold>, LockError>
@@ -280,32 +280,44 @@ impl LockManager {
         Transaction<'static, DB>: FenceConnection,
     {
         let failed = |error| LockError::store_of(key, error);
+        // The transaction that the caller has come back with.
+        let mut begun = None;
         loop {
+            let (turn, is_early) = match entered {
+                Entered::Hold(hold) => return Ok(Err(hold)),
+                Entered::Turn(turn) => (turn, false),
+                Entered::Soon(turn) => (turn, true),
+            };
             let Some(source) = self.shared.engine.source_to_take(key) else {
                 return turn.for_lease(Duration::ZERO).await.map(Err);
             };
-            let mut begins = pin!(begin_with(pool, source.dialect.begins_with()));
-            let mut transaction = if let Ok(opened) = timeout(CONNECTING, &mut begins).await {
+            let former = begun.take();
+            let mut begins = pin!(async {
+                match former {
+                    Some(transaction) => Ok(transaction),
+                    None => begin_with(pool, source.dialect.begins_with()).await,
+                }
+            });
+            let in_time = match is_early {
+                true => None,
+                false => timeout(CONNECTING, &mut begins).await.ok(),
+            };
+            let mut transaction = if let Some(opened) = in_time {
                 opened.map_err(|error| failed(fence::begin_failed(error)))?
             } else {
                 // It keeps its place in the pool's queue and in the lock's, and lets others go on.
                 turn.pass();
                 let opened = self.with_connection(began, begins).await.map_err(failed)?;
                 let mut again = pin!(turn.again());
-                let Ok(entered) = timeout(NEXT_TURN, &mut again).await else {
+                entered = if let Ok(again) = timeout(NEXT_TURN, &mut again).await {
+                    begun = Some(opened);
+                    again?
+                } else {
                     // Nothing waits with a transaction open.
                     drop(opened);
-                    match again.await? {
-                        Entered::Hold(hold) => return Ok(Err(hold)),
-                        Entered::Turn(next) => turn = next,
-                    }
-                    continue;
+                    again.await?
                 };
-                match entered? {
-                    Entered::Hold(hold) => return Ok(Err(hold)),
-                    Entered::Turn(next) => turn = next,
-                }
-                opened
+                continue;
             };
             let taken = timeout(
                 self.time_to_take(began),
@@ -326,10 +338,7 @@ impl LockManager {
                     }
                     Err(late) => {
                         drop(transaction);
-                        match late.again().await? {
-                            Entered::Hold(hold) => return Ok(Err(hold)),
-                            Entered::Turn(again) => turn = again,
-                        }
+                        entered = late.again().await?;
                         continue;
                     }
                 },
@@ -440,9 +449,14 @@ impl LockManager {
             hold
         } else {
             let enters = async {
-                match self.enter_or_turn(&key, options, began).await? {
-                    Entered::Hold(hold) => Ok((hold, false)),
-                    Entered::Turn(turn) => self.take_in_theirs(&key, turn, began, tx).await,
+                let mut entered = self.enter_or_turn(&key, options, began).await?;
+                loop {
+                    match entered {
+                        Entered::Hold(hold) => return Ok((hold, false)),
+                        Entered::Turn(turn) => return self.take_in_theirs(&key, turn, began, tx).await,
+                        // Its transaction is open already.
+                        Entered::Soon(turn) => entered = turn.again().await?,
+                    }
                 }
             };
             let span = self.span(&key.typed(), options);

@@ -160,12 +160,8 @@ impl World {
 
     pub(crate) fn turn(&mut self, process: usize, waiter: &Waiter, turn: Turn) {
         let number = waiter.to;
-        if self.checks.gives_up == Some(number) {
-            // It came at the same moment, and is over with it.
+        if !self.leaves_the_queue(process, waiter) {
             return;
-        }
-        if self.callers[number].state != State::Waiting || self.callers[number].taker.is_none() {
-            return self.fail(format!("caller {number} gets a turn that it does not wait for"));
         }
         tell!(
             self,
@@ -173,18 +169,11 @@ impl World {
             self.keys[self.callers[number].key]
         );
         self.check_turn(number);
-        self.callers[number].state = State::Taking;
         let until = self.local(process) + LONGEST_TRY;
         let Some(taker) = self.taker(number) else { return };
         taker.turn = Some(turn);
         taker.turn_until = until;
-        taker.since = waiter.since;
         let connected = taker.connected;
-        let clock = self.processes[process].clock;
-        if let Some(deadline) = waiter.call.deadline {
-            let at = clock.when(deadline, self.now);
-            self.at(at, What::TakerLate(number));
-        }
         let often = self.plan.callers.no_connection;
         if !connected && self.tape.chance(often) {
             self.after(CONNECTION_WITHIN, What::NoConnection(number));
@@ -198,6 +187,43 @@ impl World {
         } else {
             self.begin_take(number);
         }
+    }
+
+    /// It is soon the turn of a caller, which gets its connection and comes back.
+    pub(crate) fn soon(&mut self, process: usize, waiter: &Waiter) {
+        let number = waiter.to;
+        if self.leaves_the_queue(process, waiter) {
+            tell!(self, "P{process} caller {number} may take the key soon");
+            let connected = self.taker(number).is_some_and(|taker| taker.connected);
+            let later = if connected {
+                0
+            } else {
+                self.tape.pick(&[0, 1, 10, 60]) * MS
+            };
+            self.after(later, What::HasConnection(number));
+        }
+    }
+
+    /// The caller is told of its turn. Returns whether it is there for that.
+    fn leaves_the_queue(&mut self, process: usize, waiter: &Waiter) -> bool {
+        let number = waiter.to;
+        if self.checks.gives_up == Some(number) {
+            // It came at the same moment, and is over with it.
+            return false;
+        }
+        if self.callers[number].state != State::Waiting || self.callers[number].taker.is_none() {
+            self.fail(format!("caller {number} gets a turn that it does not wait for"));
+            return false;
+        }
+        self.callers[number].state = State::Taking;
+        if let Some(taker) = self.taker(number) {
+            taker.since = waiter.since;
+        }
+        if let Some(deadline) = waiter.call.deadline {
+            let at = self.processes[process].clock.when(deadline, self.now);
+            self.at(at, What::TakerLate(number));
+        }
+        true
     }
 
     /// The pool is empty: the next caller tries.

@@ -212,6 +212,20 @@ impl<A, C> Machine<A, C> {
         }
     }
 
+    /// The transaction that has taken the key is about to commit. Meanwhile the first caller that can take it next
+    /// may get its connection: that takes about as long.
+    pub(super) fn announce_turn(&mut self, env: &mut Env<'_>) {
+        let first = self.queue.first();
+        let number = first.and_then(|(number, first)| first.call.takes.then_some(number));
+        if let Some(number) = number
+            && self.turns.follow_at_once(env.now)
+            && let Some(waiter) = self.queue.remove(number)
+        {
+            let lease_id = env.random.lease_id();
+            self.reply(Reply::Soon(waiter, Turn { number, lease_id }));
+        }
+    }
+
     /// The caller enters whose transaction has written the row, if it is still its turn.
     pub(super) fn take(
         &mut self,

@@ -23,6 +23,10 @@ const LONGEST_TRY: Duration = Duration::from_millis(2500);
 const TAKES_FOR: Duration = Duration::from_millis(400);
 const STANDS_BACK_FOR: Duration = Duration::from_millis(10);
 
+/// How long the machine of a key is kept after a take, if nobody asks for the key. No shorter, because whoever takes
+/// the key every few milliseconds would wake the driver each time.
+const REMEMBERED_FOR: Duration = Duration::from_secs(1);
+
 /// How long a non-blocking caller waits while a turn is out, and for a row that somebody has locked.
 pub(super) const BUSY_AFTER: Duration = Duration::from_millis(20);
 
@@ -79,11 +83,18 @@ impl Turns {
 
     /// When time changes something.
     pub(super) fn next_look(&self) -> Option<Time> {
-        match self.state {
-            State::Out { until, .. } => Some(until),
-            State::Nobody => self.series.as_ref().map(|series| series.until + STANDS_BACK_FOR),
-            State::Took(_) => None,
-        }
+        let over = match self.state {
+            State::Out { until, .. } => return Some(until),
+            State::Took(_) => return None,
+            State::Nobody => self.series.as_ref().map(|series| series.until)?,
+        };
+        Some(
+            over + if self.stands_back() {
+                STANDS_BACK_FOR
+            } else {
+                REMEMBERED_FOR
+            },
+        )
     }
 
     /// A caller of this process tries to take the key.
@@ -95,6 +106,12 @@ impl Turns {
     pub(super) fn stands_back(&self) -> bool {
         let long = |series: &Series| series.until.since(series.since) > TAKES_FOR;
         matches!(self.state, State::Nobody) && self.series.as_ref().is_some_and(long)
+    }
+
+    /// The key was taken, and when that ends, the next turn is given at once.
+    pub(super) fn follow_at_once(&self, now: Time) -> bool {
+        let long = |series: &Series| now.since(series.since) > TAKES_FOR;
+        matches!(self.state, State::Took(_)) && !self.series.as_ref().is_some_and(long)
     }
 
     /// Another turn may be given.
