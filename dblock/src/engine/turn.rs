@@ -7,14 +7,21 @@ use dblock_core::machine::out::Turn;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::acquire::{Asked, Entered};
-use super::cells::Cell;
+use super::asked::Asked;
+use super::cells::{Cell, Given};
 use super::handle::EngineHandle;
 use super::hold::Hold;
 use super::lease::Lease;
 use crate::LockError;
 use crate::engine::{Call, Time};
 use crate::meter::{AcquireOutcome, Site};
+
+/// What an acquire came to.
+pub(crate) enum Entered {
+    Hold(Hold),
+    /// Only for a caller that [takes](Call::takes).
+    Turn(TurnToTake),
+}
 
 /// A caller's turn to take a key in its transaction. Until it is over, no other caller of this process tries.
 /// Dropping it lets the next one go on.
@@ -131,5 +138,29 @@ impl Drop for TurnToTake {
             self.site.acquire_ended(AcquireOutcome::Dropped, waited);
             self.pass();
         }
+    }
+}
+
+impl Asked<'_> {
+    /// The lock, with a lease.
+    pub(super) async fn hold(&mut self) -> Result<Hold, LockError> {
+        match self.given().await? {
+            Given::Lock(ownership) => Ok(self.held(ownership)),
+            Given::Turn(turn) => Box::pin(self.to_take(turn).for_lease(Duration::ZERO)).await,
+        }
+    }
+
+    /// What the acquire came to.
+    pub(super) async fn entered(&mut self) -> Result<Entered, LockError> {
+        Ok(match self.given().await? {
+            Given::Lock(ownership) => Entered::Hold(self.held(ownership)),
+            Given::Turn(turn) => Entered::Turn(self.to_take(turn)),
+        })
+    }
+
+    fn to_take(&self, turn: Turn) -> TurnToTake {
+        let (of_key, call) = (Arc::clone(&self.of_key), Arc::clone(&self.call));
+        let site = self.engine.site(call.options.function);
+        TurnToTake::new(self.engine.clone(), of_key, turn, call, self.since, site)
     }
 }
