@@ -12,7 +12,7 @@ pub use self::message::rounded;
 use self::message::{about, after, held_by, lock, timed_out};
 pub use self::run::RunError;
 use crate::key::{InvalidKey, Key};
-use crate::store::{Holder, StoreError};
+use crate::store::{Holder, StoreError, one_line};
 
 /// The reason why an acquire, a body under a lock, or a call on a guard failed.
 ///
@@ -200,7 +200,7 @@ impl Error for LockError {
             _ => return None,
         };
         let message = self.to_string();
-        while message.contains(&cause.to_string()) {
+        while message.contains(&one_line(cause.to_string())) {
             cause = cause.source()?;
         }
         Some(cause)
@@ -329,18 +329,20 @@ impl LockError {
     /// A store error that concerns no key.
     #[doc(hidden)]
     pub fn store(source: StoreError) -> Self {
-        Self::Store {
-            key: None,
-            waited: Duration::ZERO,
-            source,
-        }
+        Self::store_for(None, source)
     }
 
     /// A store error that concerns a key, and not an acquire of it.
     #[doc(hidden)]
     pub fn store_of(key: &Key, source: StoreError) -> Self {
+        Self::store_for(Some(key), source)
+    }
+
+    /// A store error of a call for this key, or for none.
+    #[doc(hidden)]
+    pub fn store_for(key: Option<&Key>, source: StoreError) -> Self {
         Self::Store {
-            key: Some(key.to_typed()),
+            key: key.map(Key::to_typed),
             waited: Duration::ZERO,
             source,
         }
@@ -638,6 +640,8 @@ mod tests {
             said(plain.clone().with_source("why")),
             ["the lock store failed: why"]
         );
+        let lines = StoreError::new(StoreErrorKind::Other, "why\nand how").with_source("why\nand how");
+        assert_eq!(said(lines), ["the lock store failed: why; and how"]);
         let deeper = plain.with_source("what is behind it");
         assert_eq!(said(deeper), ["the lock store failed: why", "what is behind it"]);
     }

@@ -184,7 +184,7 @@ impl EngineHandle {
             let from = after.take();
             let purge =
                 move |store: Arc<dyn Store>| async move { step(&*store, part, idle, from.as_ref()).await };
-            let purged = self.run(Turn::Admin, STEP_TIMEOUT * 2, purge).await?;
+            let purged = self.run(Turn::Admin, None, STEP_TIMEOUT * 2, purge).await?;
             rows += purged.rows;
             after = purged.next;
             let Some(last) = &after else {

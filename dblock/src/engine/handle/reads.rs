@@ -51,11 +51,14 @@ impl<T: Clone + Send + 'static> Reads<T> {
     /// What the store has for `key`, read after this was called. If this is dropped, the read goes on.
     async fn at(&self, engine: &EngineHandle, key: &Key) -> Result<Option<T>, LockError> {
         let (answer, answered) = oneshot::channel();
-        let key = key.clone();
-        self.join(engine, Look { key, answer });
+        let look = Look {
+            key: key.clone(),
+            answer,
+        };
+        self.join(engine, look);
         match answered.await {
-            Ok(found) => found.map_err(LockError::store),
-            Err(_) => Err(LockError::shutdown(None)),
+            Ok(found) => found.map_err(|error| LockError::store_of(key, error)),
+            Err(_) => Err(LockError::shutdown(Some(key.to_typed()))),
         }
     }
 

@@ -7,6 +7,7 @@ use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::time::timeout;
 
 use super::{Command, EngineHandle};
+use crate::Key;
 use crate::LockError;
 use crate::store::{Store, StoreError, StoreErrorKind, StoreFuture};
 
@@ -81,10 +82,16 @@ impl Turns {
 
 impl EngineHandle {
     /// Runs `work` on the engine's runtime when it is its turn. It may take `limit`; an operator's work with
-    /// the wait for its turn.
+    /// the wait for its turn. An error names the `key` that the work is for.
     ///
     /// Work that has begun goes on when the future is dropped.
-    pub(crate) async fn run<T, W, F>(&self, turn: Turn, limit: Duration, work: W) -> Result<T, LockError>
+    pub(crate) async fn run<T, W, F>(
+        &self,
+        turn: Turn,
+        key: Option<&Key>,
+        limit: Duration,
+        work: W,
+    ) -> Result<T, LockError>
     where
         T: Send + 'static,
         W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
@@ -107,8 +114,8 @@ impl EngineHandle {
             let _ = reply.send(result.unwrap_or_else(|_| Err(unanswered(limit))));
         });
         match answer.await {
-            Ok(result) => result.map_err(LockError::store),
-            Err(_) => Err(LockError::shutdown(None)),
+            Ok(result) => result.map_err(|error| LockError::store_for(key, error)),
+            Err(_) => Err(LockError::shutdown(key.map(Key::to_typed))),
         }
     }
 

@@ -256,7 +256,7 @@ async fn in_time(
     tokio::select! {
         biased;
         answer = asked => answer,
-        () = given_up => Err(LockError::store(StoreError::new(
+        () = given_up => Err(LockError::store_of(lease.key(), StoreError::new(
             StoreErrorKind::Unreachable,
             format!("the lease has ended, and the outcome had no answer from the database within {PERSISTENCE:?} after that"),
         ))),
