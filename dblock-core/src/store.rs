@@ -33,7 +33,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use answer::{Outcome, Purged, Released, WakeUp};
-pub use error::{StoreError, StoreErrorKind};
+pub(crate) use error::one_line;
+pub use error::{StoreError, StoreErrorKind, with_causes};
 pub(crate) use filter::InspectFilter;
 pub(crate) use finding::Finding;
 pub use record::{
