@@ -32,7 +32,7 @@ use tokio::sync::mpsc;
 pub(crate) use self::driver::purge;
 #[cfg(any(feature = "sql", feature = "run_once"))]
 pub(crate) use self::handle::STORE_TIMEOUT;
-pub(crate) use self::handle::{EngineHandle, Turn};
+pub(crate) use self::handle::{EngineHandle, Permit};
 #[cfg(feature = "sql")]
 pub(crate) use self::hold::EndsOthers;
 pub(crate) use self::hold::Hold;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::LockManager;
 use crate::Key;
 use crate::LockError;
-use crate::engine::Turn;
+use crate::engine::Permit;
 use crate::store::{Finding, InspectFilter, LockRow, Store, StoreError};
 
 /// Time limit of an operator's call, such as `list` or `revoke`.
@@ -59,7 +59,7 @@ impl Admin<'_> {
         self.locks
             .shared
             .engine
-            .run(Turn::Admin, None, MIGRATION_TIMEOUT, migrate)
+            .run(Permit::Admin, None, MIGRATION_TIMEOUT, migrate)
             .await
     }
 
@@ -264,7 +264,7 @@ impl Admin<'_> {
         self.locks
             .shared
             .engine
-            .run(Turn::Admin, key, ADMIN_TIMEOUT, work)
+            .run(Permit::Admin, key, ADMIN_TIMEOUT, work)
             .await
     }
 }

@@ -10,7 +10,7 @@ use super::options::{RunOptions, check_remember};
 use crate::Key;
 use crate::LockOptions;
 use crate::body;
-use crate::engine::{Lease, Turn};
+use crate::engine::{Lease, Permit};
 use crate::manager::{Admin, LockManager};
 use crate::store::{Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordWrite};
 use crate::store::{Store, StoreError, StoreErrorKind, kept};
@@ -183,7 +183,7 @@ impl Admin<'_> {
             let prefix = format!("{namespace}:{}", filter.get_prefix());
             filter = filter.prefix(prefix);
         }
-        let list = self.locks.on_records(Turn::Admin, key, |store| async move {
+        let list = self.locks.on_records(Permit::Admin, key, |store| async move {
             kept::kept_by(&*store)?.list(&filter).await
         });
         let mut records = self.locks.in_time(key, list).await?;
@@ -217,7 +217,7 @@ impl Admin<'_> {
         tracing::warn!(key = %key.typed(), state = shown.state.as_str(), "forgetting a run");
         let delete = RecordWrite::new(key.clone(), RecordChange::Delete(shown.version()));
         self.locks
-            .in_time(Some(&key), self.locks.write_record(Turn::Records, delete))
+            .in_time(Some(&key), self.locks.write_record(Permit::Records, delete))
             .await
     }
 
@@ -311,7 +311,7 @@ impl Admin<'_> {
         };
         let write = RecordWrite::new(key.clone(), change);
         self.locks
-            .in_time(Some(key), self.locks.write_record(Turn::Records, write))
+            .in_time(Some(key), self.locks.write_record(Permit::Records, write))
             .await
     }
 }
@@ -325,21 +325,21 @@ impl LockManager {
     /// Reads a record when its run has ended.
     pub(super) async fn read_record(&self, key: &Key) -> Result<Option<Record>, LockError> {
         let of_store = key.clone();
-        self.on_records(Turn::Outcomes, Some(key), |store| async move {
+        self.on_records(Permit::Outcomes, Some(key), |store| async move {
             kept::kept_by(&*store)?.read(&of_store).await
         })
         .await
     }
 
-    pub(super) async fn write_record(&self, turn: Turn, write: RecordWrite) -> Result<bool, LockError> {
+    pub(super) async fn write_record(&self, which: Permit, write: RecordWrite) -> Result<bool, LockError> {
         let key = write.key.clone();
-        self.on_records(turn, Some(&key), |store| async move {
+        self.on_records(which, Some(&key), |store| async move {
             kept::kept_by(&*store)?.write(&write).await
         })
         .await
     }
 
-    /// What an operator asks, with the wait for its turn.
+    /// What an operator asks, with the wait for its permit.
     async fn in_time<T>(
         &self,
         key: Option<&Key>,
@@ -356,13 +356,13 @@ impl LockManager {
     }
 
     /// Works on the records, on the engine's runtime. Work that has begun goes on if this future is dropped.
-    async fn on_records<T, W, F>(&self, turn: Turn, key: Option<&Key>, work: W) -> Result<T, LockError>
+    async fn on_records<T, W, F>(&self, which: Permit, key: Option<&Key>, work: W) -> Result<T, LockError>
     where
         T: Send + 'static,
         W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        self.engine().run(turn, key, TIMEOUT, work).await
+        self.engine().run(which, key, TIMEOUT, work).await
     }
 }
 
