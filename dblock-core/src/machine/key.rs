@@ -26,12 +26,12 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-pub use self::held::Confirm;
+pub use self::held::{Confirm, Kept};
 pub use self::requests::Transmit;
 
 use self::abandoned::Abandoned;
 use self::asking::Asking;
-use self::held::{Held, Shows, ttl_of};
+use self::held::{Held, Shows, ended_reason, ttl_of};
 use self::queue::{Fairness, WaitQueue};
 use self::requests::{OnItsWay, Sent};
 use self::turns::Turns;
@@ -55,13 +55,28 @@ pub struct Machine<A, C> {
     fairness: Fairness,
     abandoned: Vec<Abandoned>,
     on_its_way: Option<OnItsWay>,
-    /// The kind of request for which the dispatcher lists this key.
-    listed: Option<Kind>,
-    /// The same, if the dispatcher does not know it yet.
-    newly_listed: Option<Kind>,
+    listed: Listed,
     look_at: Option<Time>,
     notes: VecDeque<Note>,
     replies: VecDeque<Reply<A, C>>,
+}
+
+/// The kind of request that this key has asked the dispatcher to send.
+#[derive(Debug, Clone, Copy)]
+enum Listed {
+    No,
+    /// [`poll_ready`](Machine::poll_ready) has not told the dispatcher yet.
+    New(Kind),
+    Known(Kind),
+}
+
+impl Listed {
+    fn kind(self) -> Option<Kind> {
+        match self {
+            Self::No => None,
+            Self::New(kind) | Self::Known(kind) => Some(kind),
+        }
+    }
 }
 
 /// A key that a transaction keeps although its owner has left.
@@ -69,9 +84,18 @@ pub struct Machine<A, C> {
 pub struct Left {
     pub lease_id: Uuid,
     pub fence_token: i64,
-    /// The transaction has taken the key, without a lease: nobody else sees its lease id in the row before the
-    /// commit.
-    pub taken: bool,
+    pub kept: Kept,
+}
+
+/// The reason why a lock is not closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotClosed {
+    /// The owner has no hold any more.
+    Over(LostReason),
+    /// There is another hold.
+    OtherHold,
+    /// Another caller has closed it.
+    Before,
 }
 
 impl<A, C> Machine<A, C> {
@@ -85,8 +109,7 @@ impl<A, C> Machine<A, C> {
             fairness: Fairness::default(),
             abandoned: Vec::new(),
             on_its_way: None,
-            listed: None,
-            newly_listed: None,
+            listed: Listed::No,
             look_at: None,
             notes: VecDeque::new(),
             replies: VecDeque::new(),
@@ -231,7 +254,9 @@ impl<A, C> Machine<A, C> {
         confirm: Option<Confirm<C>>,
     ) -> Result<(), LostReason> {
         self.during(env, |machine, _| {
-            let entered = machine.own_lease().and_then(|held| held.enter(ownership));
+            let entered = machine
+                .own_lease(ownership)
+                .and_then(|held| held.enter(ownership));
             machine.confirm(ownership, confirm, entered.map(|()| Shows::Holds));
             entered
         })
@@ -248,7 +273,7 @@ impl<A, C> Machine<A, C> {
     ) -> Option<Duration> {
         self.during(env, |machine, env| {
             let left = machine
-                .own_lease()
+                .own_lease(ownership)
                 .and_then(|held| held.leave(ownership, returned, env.now));
             machine.confirm(ownership, confirm, left.map(|_| Shows::Holds));
             left.ok().flatten()
@@ -258,7 +283,7 @@ impl<A, C> Machine<A, C> {
     /// A fence check: no local hand-over from here on. The reply comes when the row names the owner.
     pub fn pin(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>, confirm: Option<Confirm<C>>) {
         self.during(env, |machine, _| {
-            let pinned = machine.own_lease().and_then(|held| held.pin(ownership));
+            let pinned = machine.own_lease(ownership).and_then(|held| held.pin(ownership));
             machine.confirm(ownership, confirm, pinned.map(|()| Shows::Owner));
         });
     }
@@ -272,34 +297,37 @@ impl<A, C> Machine<A, C> {
         confirm: Confirm<C>,
     ) {
         self.during(env, |machine, _| {
-            let set = machine.own_lease().and_then(|held| held.set_ttl(ownership, ttl));
+            let set = machine
+                .own_lease(ownership)
+                .and_then(|held| held.set_ttl(ownership, ttl));
             machine.confirm(ownership, Some(confirm), set.map(|()| Shows::End));
         });
     }
 
     /// A run of the owner's begins, by a write of its own: this change takes it back. Refused once the lease
     /// has ended.
-    pub fn begin(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>, undo: Arc<RecordChange>) -> bool {
+    pub fn begin(
+        &mut self,
+        env: &mut Env<'_>,
+        ownership: &Arc<Ownership>,
+        undo: Arc<RecordChange>,
+    ) -> Result<(), LostReason> {
         self.during(env, |machine, _| {
-            let held = machine.held.as_mut();
-            held.is_some_and(|held| held.begin(ownership, undo))
+            machine.own_lease(ownership)?.begin(ownership, undo)
         })
     }
 
     /// The body of a run begins: that is not taken back any more. Refused once the lease has ended.
-    pub fn begun(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> bool {
-        self.during(env, |machine, _| {
-            let held = machine.held.as_mut();
-            held.is_some_and(|held| held.begun(ownership))
-        })
+    pub fn begun(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
+        self.during(env, |machine, _| machine.own_lease(ownership)?.begun(ownership))
     }
 
     /// The last hold of the owner's ends with something that is on its way: no other hold is added from here
     /// on. Refused when there is one.
-    pub fn close(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> bool {
+    pub fn close(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> Result<(), NotClosed> {
         self.during(env, |machine, _| {
-            let held = machine.held.as_mut();
-            held.is_some_and(|held| held.close(ownership))
+            let held = machine.own_lease(ownership).map_err(NotClosed::Over)?;
+            held.close(ownership)
         })
     }
 
@@ -317,7 +345,7 @@ impl<A, C> Machine<A, C> {
         ownership: &Arc<Ownership>,
     ) -> Result<(), LostReason> {
         self.during(env, |machine, env| {
-            let held = machine.own_lease()?;
+            let held = machine.own_lease(ownership)?;
             held.keep_in_transaction(ownership, env.now)
         })
     }
@@ -418,7 +446,11 @@ impl<A, C> Machine<A, C> {
 
     /// The key has a request of this kind, and is not listed for it yet.
     pub fn poll_ready(&mut self) -> Option<Kind> {
-        self.newly_listed.take()
+        let Listed::New(kind) = self.listed else {
+            return None;
+        };
+        self.listed = Listed::Known(kind);
+        Some(kind)
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) if nothing else is called first.
@@ -438,7 +470,7 @@ impl<A, C> Machine<A, C> {
     /// The request of the key, if it has one of these kinds. From here on it is on its way.
     pub fn poll_transmit(&mut self, env: &mut Env<'_>, kinds: &[Kind]) -> Option<Transmit> {
         self.during(env, |machine, env| {
-            machine.listed = None;
+            machine.listed = Listed::No;
             let request = machine.send(kinds, env)?;
             let held = machine.held.as_ref();
             let time_limit = held.and_then(|held| held.time_limit(env.now));
@@ -453,8 +485,9 @@ impl<A, C> Machine<A, C> {
             .filter(|held| Arc::ptr_eq(held.current(), ownership))
     }
 
-    fn own_lease(&mut self) -> Result<&mut Held<C>, LostReason> {
-        self.held.as_mut().ok_or(LostReason::Released)
+    /// The lease of this process. Where there is none, the reason why `ownership` has ended.
+    fn own_lease(&mut self, ownership: &Ownership) -> Result<&mut Held<C>, LostReason> {
+        self.held.as_mut().ok_or_else(|| ended_reason(ownership))
     }
 
     fn confirm(
@@ -467,8 +500,8 @@ impl<A, C> Machine<A, C> {
             (None, ..) => {}
             (Some(confirm), Ok(shows), Some(held)) => held.confirm(confirm, shows),
             (Some(confirm), ..) => {
-                let reason = ownership.ended().unwrap_or(LostReason::Released);
-                self.reply(Reply::Confirmed(confirm.to, Err(Unconfirmed::Lost(reason))));
+                let lost = Unconfirmed::Lost(ended_reason(ownership));
+                self.reply(Reply::Confirmed(confirm.to, Err(lost)));
             }
         }
     }

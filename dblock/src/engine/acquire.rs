@@ -59,8 +59,7 @@ impl EngineHandle {
     ) -> impl Future<Output = Result<Hold, LockError>> {
         let mut asked = self.ask_alone(key, call, move |machine, env, call, to| {
             machine.enter_in_transaction(env, lease_id, call, to);
-            // It does not wait.
-            0
+            None::<u64>
         });
         async move { waits_for(&mut asked)?.hold().await }
     }
@@ -99,23 +98,24 @@ impl EngineHandle {
         (holds, None)
     }
 
-    fn ask_alone(
+    fn ask_alone<N: Into<Option<u64>>>(
         &self,
         key: &Key,
         call: Arc<Call>,
-        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, ToAcquire) -> u64,
+        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, ToAcquire) -> N,
     ) -> Result<Asked<'_>, LockError> {
         let (asked, unscheduled) = self.ask(key, call, asks)?;
         self.shared.put(unscheduled);
         Ok(asked)
     }
 
-    /// Puts a caller into the wait queue of its key. The key still has to be put into the schedule.
-    fn ask(
+    /// Puts a caller into the wait queue of its key, or asks otherwise. `asks` returns the number of a caller that waits.
+    /// The key still has to be put into the schedule.
+    fn ask<N: Into<Option<u64>>>(
         &self,
         key: &Key,
         call: Arc<Call>,
-        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, ToAcquire) -> u64,
+        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, ToAcquire) -> N,
     ) -> Result<(Asked<'_>, Option<Unscheduled>), LockError> {
         let shared = &self.shared;
         let site = shared.meter.site(call.options.function);
@@ -128,7 +128,7 @@ impl EngineHandle {
         let (of_key, number, unscheduled) =
             shared.step_new(key, |machine, env| asks(machine, env, asking, to));
         // A machine that panicked has answered.
-        let asked = Asked::new(self, of_key, number.unwrap_or_default(), answer, call, since);
+        let asked = Asked::new(self, of_key, number.and_then(Into::into), answer, call, since);
         if shared.stopped.load(Ordering::Acquire) {
             // The engine may have ended just before this acquire.
             return Err(shutdown(&site, key));

@@ -22,7 +22,8 @@ pub(super) struct Asked<'a> {
     pub(super) engine: &'a EngineHandle,
     pub(super) of_key: Arc<Cell>,
     answered: bool,
-    number: u64,
+    /// Its number in the wait queue. `None` if it was answered at once.
+    number: Option<u64>,
     answer: oneshot::Receiver<Acquired>,
     pub(super) call: Arc<Call>,
     site: Site,
@@ -33,7 +34,7 @@ impl<'a> Asked<'a> {
     pub(super) fn new(
         engine: &'a EngineHandle,
         of_key: Arc<Cell>,
-        number: u64,
+        number: Option<u64>,
         answer: oneshot::Receiver<Acquired>,
         call: Arc<Call>,
         since: Time,
@@ -93,7 +94,8 @@ impl Drop for Asked<'_> {
         }
         let waited = self.engine.now().since(self.since);
         self.site.acquire_ended(AcquireOutcome::Dropped, waited);
-        let number = self.number;
-        shared.step(&self.of_key, |machine, env| machine.give_up(env, number));
+        if let Some(number) = self.number {
+            shared.step(&self.of_key, |machine, env| machine.give_up(env, number));
+        }
     }
 }

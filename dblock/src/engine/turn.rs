@@ -110,7 +110,7 @@ impl TurnToTake {
             // Nobody wanted the key any more, so it was forgotten.
             return engine.acquire_or_turn(&self.cell.key().clone(), call).await;
         }
-        let mut asked = Asked::new(&engine, Arc::clone(&self.cell), number, answer, call, since);
+        let mut asked = Asked::new(&engine, Arc::clone(&self.cell), Some(number), answer, call, since);
         asked.entered().await
     }
 

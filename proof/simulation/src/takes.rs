@@ -502,7 +502,8 @@ impl World {
         let Some(ownership) = caller.ownership.clone() else {
             return true;
         };
-        let alone = self.step(process, key, |machine, env| machine.close(env, &ownership));
+        let closed = self.step(process, key, |machine, env| machine.close(env, &ownership));
+        let alone = closed.is_ok();
         if !alone {
             self.opens[at].parted = true;
             self.step(process, key, |machine, env| machine.handle_gone(env, &ownership));

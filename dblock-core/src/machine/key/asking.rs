@@ -54,7 +54,7 @@ const ANSWER_LASTS: Duration = Duration::from_secs(1);
 
 /// How many tokens an acquire keeps free for local hand-overs: about sixteen times as many as the last leases
 /// used. So tokens run ahead of the clock only where they are used up as fast, and a process that is new to a
-/// busy key soon has turns as long as the others'.
+/// busy key soon has stretches as long as the others'.
 const FEWEST_SPARE: u32 = 1024;
 const MOST_SPARE: u32 = 1 << 20;
 
@@ -108,13 +108,13 @@ pub(super) struct Asking {
     pause: Duration,
     /// The last answer. It counts for callers that came before this time.
     last: Option<(LastAnswer, Time)>,
-    /// When the key was last known to be taken, by this process or another.
-    taken_at: Option<Time>,
+    /// When the key was last known to be held, by this process or another.
+    busy_at: Option<Time>,
     pub(super) stand: Option<Stand>,
     /// How many tokens the next acquire keeps free for local hand-overs.
     spare_tokens: u32,
     /// How long the store took for the last answer to an acquire.
-    took: Duration,
+    answer_time: Duration,
 }
 
 impl Asking {
@@ -124,10 +124,10 @@ impl Asking {
             woken: false,
             pause: FIRST_PAUSE,
             last: None,
-            taken_at: None,
+            busy_at: None,
             stand: None,
             spare_tokens: FEWEST_SPARE,
-            took: Duration::ZERO,
+            answer_time: Duration::ZERO,
         }
     }
 
@@ -187,14 +187,14 @@ impl Asking {
     }
 
     /// Notes how long the store took for an answer.
-    pub(super) fn took(&mut self, time: Duration) {
-        self.took = time;
+    pub(super) fn answered_in(&mut self, time: Duration) {
+        self.answer_time = time;
     }
 
     /// Time to allow for an extension: it takes about as long as the last answer did, which is long where
     /// commits are slow.
     pub(super) fn time_of_two_answers(&self) -> Duration {
-        self.took * 2
+        self.answer_time * 2
     }
 
     // ── Answers ──────────────────────────────────────────────────────────────────────────────────────
@@ -227,7 +227,7 @@ impl Asking {
             .remaining
             .map(|remaining| remaining + Duration::from_millis(1));
         self.ask_after(expiry.map_or(pause, |expiry| pause.min(expiry)), env.now);
-        self.taken_at = Some(env.now);
+        self.busy_at = Some(env.now);
         self.note_answer(LastAnswer::Busy(Some(holder)), env.now);
     }
 
@@ -287,18 +287,18 @@ impl Asking {
 
     /// The lease of this process is over.
     pub(super) fn released(&mut self, former: Holder, hand_overs: u32, now: Time) {
-        // A single short turn says little about the next one.
+        // A single short stretch says little about the next one.
         let spare = hand_overs.saturating_mul(16).max(self.spare_tokens / 2);
         self.spare_tokens = spare.clamp(FEWEST_SPARE, MOST_SPARE);
         // A caller that comes later needs a newer answer.
         self.last = Some((LastAnswer::Busy(Some(former)), now));
-        self.taken_at = Some(now);
+        self.busy_at = Some(now);
         self.ask_now();
     }
 
-    /// Whether the key was taken after `since`.
-    pub(super) fn taken_after(&self, since: Time) -> bool {
-        self.taken_at.is_some_and(|at| since < at)
+    /// Whether the key was held after `since`.
+    pub(super) fn was_busy_after(&self, since: Time) -> bool {
+        self.busy_at.is_some_and(|at| since < at)
     }
 
     /// The reply to a caller whose timeout has passed, and that came at `since`.

@@ -231,7 +231,7 @@ impl<A, C> Machine<A, C> {
 
     /// A caller that came at `since` enters with a lease that this process did not have.
     fn entered(&mut self, ownership: &Arc<Ownership>, since: Time, now: Time) {
-        if self.asking.taken_after(since) {
+        if self.asking.was_busy_after(since) {
             let waited = Note::Waited(Arc::clone(ownership), now.since(since));
             self.notes.push_back(waited);
         }
@@ -300,8 +300,8 @@ impl<A, C> Machine<A, C> {
             .then_some(Refusal::RowLocked)
     }
 
-    pub(super) fn refuse_non_blocking(&mut self, came_before: Time, refusal: &Refusal) {
-        while let Some(waiter) = self.queue.pop_non_blocking(came_before) {
+    pub(super) fn refuse_non_blocking(&mut self, came_by: Time, refusal: &Refusal) {
+        while let Some(waiter) = self.queue.pop_non_blocking(came_by) {
             self.reply(Reply::Refused(waiter, refusal.clone()));
         }
     }

@@ -49,10 +49,12 @@ pub use self::confirmations::Confirm;
 use self::confirmations::Confirmations;
 pub(super) use self::confirmations::Shows;
 pub(super) use self::requests::{After, ttl_of};
+pub use self::term::Kept;
+use self::term::Term;
 pub(super) use self::term::{Grant, Times};
-use self::term::{Kept, Term};
 use crate::error::LostReason;
 use crate::machine::env::Time;
+use crate::machine::key::NotClosed;
 use crate::machine::key::asking::LastAnswer;
 use crate::machine::out::{Note, Unconfirmed};
 use crate::machine::ownership::Ownership;
@@ -258,6 +260,14 @@ impl<C> Held<C> {
         Arc::ptr_eq(&self.current, ownership)
     }
 
+    fn is_held_by(&self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
+        if self.is_of(ownership) && self.is_held() {
+            Ok(())
+        } else {
+            Err(ended_reason(ownership))
+        }
+    }
+
     fn row_is_behind(&self) -> bool {
         self.row.fence_token != self.current.fence_token || self.row.owner != Some(self.current.call.owner)
     }
@@ -285,15 +295,21 @@ impl<C> Held<C> {
 
     /// Adds no hold any more. Refuses while there is more than one, also of a lost lease: then the lock goes on
     /// without the caller. Refuses too when it is closed already: whoever closed it ends it.
-    pub(super) fn close(&mut self, ownership: &Arc<Ownership>) -> bool {
+    pub(super) fn close(&mut self, ownership: &Arc<Ownership>) -> Result<(), NotClosed> {
         let is_of = self.is_of(ownership);
-        let (State::Held(holds) | State::Lost(holds)) = &mut self.state else {
-            return false;
-        };
-        let last = holds.count == 1 && !holds.closed;
-        let closes = last && is_of;
-        holds.closed |= closes;
-        closes
+        match &mut self.state {
+            State::Held(holds) | State::Lost(holds) if is_of => {
+                if holds.closed {
+                    return Err(NotClosed::Before);
+                }
+                if holds.count > 1 {
+                    return Err(NotClosed::OtherHold);
+                }
+                holds.closed = true;
+                Ok(())
+            }
+            _ => Err(NotClosed::Over(ended_reason(ownership))),
+        }
     }
 
     /// What was on its way has failed.
@@ -306,22 +322,24 @@ impl<C> Held<C> {
 
     /// A run of this owner's begins: `undo` takes that back. What has begun before as the same attempt, and
     /// was not entered either, is taken back as a whole.
-    pub(super) fn begin(&mut self, ownership: &Arc<Ownership>, undo: Arc<RecordChange>) -> bool {
-        let begins = self.is_of(ownership) && self.is_held();
+    pub(super) fn begin(
+        &mut self,
+        ownership: &Arc<Ownership>,
+        undo: Arc<RecordChange>,
+    ) -> Result<(), LostReason> {
+        self.is_held_by(ownership)?;
         let again = |former: &RecordChange| former.expected() == undo.expected();
-        if begins && !self.undo.as_deref().is_some_and(again) {
+        if !self.undo.as_deref().is_some_and(again) {
             self.undo = Some(undo);
         }
-        begins
+        Ok(())
     }
 
     /// The body of that run begins.
-    pub(super) fn begun(&mut self, ownership: &Arc<Ownership>) -> bool {
-        let begins = self.is_of(ownership) && self.is_held();
-        if begins {
-            self.undo = None;
-        }
-        begins
+    pub(super) fn begun(&mut self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
+        self.is_held_by(ownership)?;
+        self.undo = None;
+        Ok(())
     }
 
     /// Ends a hold of `ownership`; fails when that is not the current one. `returned`: the body did so in time.
@@ -381,18 +399,14 @@ impl<C> Held<C> {
 
     /// The owner asks for a fence check: there is no local hand-over after that.
     pub(super) fn pin(&mut self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
-        if !self.is_of(ownership) || !matches!(self.state, State::Held(_)) {
-            return Err(ended_reason(ownership));
-        }
+        self.is_held_by(ownership)?;
         self.hand_over_until = None;
         Ok(())
     }
 
     /// From here on the owner has this ttl.
     pub(super) fn set_ttl(&mut self, ownership: &Arc<Ownership>, ttl: Duration) -> Result<(), LostReason> {
-        if !self.is_of(ownership) || !self.is_held() {
-            return Err(ended_reason(ownership));
-        }
+        self.is_held_by(ownership)?;
         self.ttl = ttl;
         Ok(())
     }
@@ -499,6 +513,6 @@ impl<C> Held<C> {
 }
 
 /// The reason why the ownership has ended. If it has not, it is no longer the current one.
-fn ended_reason(ownership: &Ownership) -> LostReason {
+pub(super) fn ended_reason(ownership: &Ownership) -> LostReason {
     ownership.ended().unwrap_or(LostReason::Released)
 }

@@ -40,10 +40,10 @@ pub(super) enum Term {
 
 /// What a transaction keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kept {
+pub enum Kept {
     /// A lease, whose end it has written.
     Lease,
-    /// The key itself, which it has taken.
+    /// The key itself, which it has taken: nobody else sees its lease id in the row before the commit.
     Key,
 }
 
@@ -151,7 +151,7 @@ impl<C> Held<C> {
         self.needs_release().then_some(Left {
             lease_id: self.lease_id,
             fence_token: self.current.fence_token,
-            taken: kept == Kept::Key,
+            kept,
         })
     }
 }

@@ -115,8 +115,9 @@ fn a_nested_call_enters_what_was_taken() {
     let (body, confirm) = (a.ownership.clone().unwrap(), a.confirm("nested"));
     let said = a.says(|machine, env| machine.enter(env, &body, Some(confirm)));
     assert_eq!(said, ["nested confirmed"]);
-    assert!(
-        !a.step(|machine, env| machine.close(env, &body)).0,
+    assert_eq!(
+        a.step(|machine, env| machine.close(env, &body)).0,
+        Err(NotClosed::OtherHold),
         "the commit would free the key beside it"
     );
 }
