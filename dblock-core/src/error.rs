@@ -73,8 +73,8 @@ pub enum LockError {
     },
     /// The store could not be asked or refused to answer. This says nothing about who holds the lock.
     ///
-    /// The message has that of the store's error, so the [`source`](std::error::Error::source) of this error
-    /// is what is behind it.
+    /// The message includes the store's message. So [`source`](std::error::Error::source) returns the cause
+    /// behind the store's error.
     #[non_exhaustive]
     Store {
         /// The key, where one was involved.
@@ -250,7 +250,8 @@ impl LockError {
         }
     }
 
-    /// [`Busy`](Self::Busy), for dblock itself. The key is as it was typed, here and below.
+    /// [`Busy`](Self::Busy), for dblock itself. `key` must be without its namespace, here and in the
+    /// constructors below.
     #[doc(hidden)]
     pub fn busy(key: Key, holder: Option<Holder>, waited: Duration) -> Self {
         Self::Busy { key, holder, waited }
@@ -392,8 +393,8 @@ impl LockError {
         }
     }
 
-    /// The same error of a call whose body has not begun: nothing was done under the lock, so an answer that is
-    /// missing is the store's failure and no more.
+    /// The same error of a call whose body has not begun: nothing was done under the lock. So a missing
+    /// answer is only a failure of the store.
     #[doc(hidden)]
     #[must_use]
     pub fn before_the_work(self) -> Self {

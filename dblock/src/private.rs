@@ -374,12 +374,12 @@ pub trait RunResult {
     type Value;
     /// The error of a failure.
     type Error;
-    /// As a result.
+    /// Turns the body's value into a `Result`.
     ///
     /// # Errors
     /// The body's own.
     fn result(self) -> Result<Self::Value, Self::Error>;
-    /// From a result.
+    /// Turns the `Result` of a run into such a value.
     fn of(result: Result<Self::Value, Self::Error>) -> Self;
 }
 

@@ -1,8 +1,9 @@
 //! One key: everything that a process knows and decides about it, as a machine without I/O.
 //!
-//! Callers call it, [`handle_…`](Machine::handle_answer) takes what arrives, and [`poll_…`](Machine::poll_reply)
-//! says what is to be done then. At most one request for a key is on its way. Before and after each call time
-//! passes (`advance`): there a lease ends, and the next caller enters.
+//! Callers call it, [`handle_…`](Machine::handle_answer) takes what arrives, and
+//! [`poll_…`](Machine::poll_reply) says what is to be done then. At most one request for a key is on its way.
+//! Each call runs `advance` first and last. `advance` ends a lease whose time is over, and lets the next
+//! caller enter.
 //!
 //! - `held` is the lease that this process has, a state machine with its table at the top of its file.
 //! - `asking` says when to ask for one, and keeps this process's place as successor.
@@ -116,7 +117,7 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    /// What takes back the run of `ownership` that has begun, or may have, and whose body has not.
+    /// The change that undoes the begin of `ownership`'s run. `None` once its body has begun.
     pub fn undo(&self, ownership: &Arc<Ownership>) -> Option<Arc<RecordChange>> {
         let held = self.held.as_ref()?;
         held.undo
@@ -144,7 +145,7 @@ impl<A, C> Machine<A, C> {
         &self.key
     }
 
-    /// Whatever is called, time passes before and after it, and what can be sent next is found.
+    /// Wraps every call. It runs `advance` before and after, then finds the next request.
     fn during<R>(&mut self, env: &mut Env<'_>, does: impl FnOnce(&mut Self, &mut Env<'_>) -> R) -> R {
         // Whether a lease has ended must be decided before an answer moves its end.
         self.advance(env);
@@ -156,7 +157,7 @@ impl<A, C> Machine<A, C> {
         answer
     }
 
-    /// Takes what the lease has said.
+    /// Moves the notes and replies of `held` to the machine's own queues.
     fn hear(&mut self) {
         if let Some(held) = &mut self.held {
             self.notes.extend(held.take_notes());
@@ -166,7 +167,7 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    /// Replies after what the lease has said before.
+    /// Queues a reply behind those that `held` made earlier.
     fn reply(&mut self, reply: Reply<A, C>) {
         self.hear();
         self.replies.push_back(reply);
@@ -201,9 +202,10 @@ impl<A, C> Machine<A, C> {
         });
     }
 
-    /// The caller comes back to its place in the queue: its number is still its own. It `takes` when it has its
-    /// connection now, and does not when its take has taken nothing and it wants a lease. Its turn is over. No
-    /// caller gets a turn before `no_turns_for` has passed: the row's ceiling is ahead of the clock by that much.
+    /// The caller comes back to its place in the queue: its number is still its own. `call.takes` is true for
+    /// a caller that tries again. It is false for a caller whose take failed and that now wants a lease. Its
+    /// turn is over. No caller gets a turn before `no_turns_for` has passed: the row's ceiling is ahead of
+    /// the clock by that much.
     pub fn come_back(
         &mut self,
         env: &mut Env<'_>,
@@ -221,8 +223,8 @@ impl<A, C> Machine<A, C> {
         });
     }
 
-    /// The caller's transaction has written the row, in the turn with this lease. `None` when that was over before,
-    /// too late or by a shutdown: then the caller rolls back.
+    /// The caller's transaction has written the row, in the turn with this lease. `None` if the turn had
+    /// ended before, by timeout or shutdown. The caller must then roll back.
     pub fn taken(
         &mut self,
         env: &mut Env<'_>,
@@ -304,8 +306,8 @@ impl<A, C> Machine<A, C> {
         });
     }
 
-    /// A run of the owner's begins, by a write of its own: this change takes it back. Refused once the lease
-    /// has ended.
+    /// The owner begins a run by a separate write. `undo` is the change that undoes that write. Refused once
+    /// the lease has ended.
     pub fn begin(
         &mut self,
         env: &mut Env<'_>,
@@ -317,13 +319,13 @@ impl<A, C> Machine<A, C> {
         })
     }
 
-    /// The body of a run begins: that is not taken back any more. Refused once the lease has ended.
+    /// The body of a run begins. From now on the run's begin is not undone. Refused once the lease has ended.
     pub fn begun(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
         self.during(env, |machine, _| machine.own_lease(ownership)?.begun(ownership))
     }
 
-    /// The last hold of the owner's ends with something that is on its way: no other hold is added from here
-    /// on. Refused when there is one.
+    /// A write that ends the owner's last hold is on its way. No hold is added from now on. Refused while
+    /// there is a second hold.
     pub fn close(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> Result<(), NotClosed> {
         self.during(env, |machine, _| {
             let held = machine.own_lease(ownership).map_err(NotClosed::Over)?;
@@ -331,14 +333,14 @@ impl<A, C> Machine<A, C> {
         })
     }
 
-    /// That has failed.
+    /// The write that was to end the last hold has failed. Holds can be added again.
     pub fn reopen(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) {
         self.during(env, |machine, _| {
             machine.held.iter_mut().for_each(|held| held.reopen(ownership));
         });
     }
 
-    /// A transaction of the owner's has freed the row, and keeps it locked until it ends.
+    /// A transaction of the owner has written the release. The row stays locked until that transaction ends.
     pub fn keep_in_transaction(
         &mut self,
         env: &mut Env<'_>,
@@ -506,7 +508,7 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    // ── What time does ───────────────────────────────────────────────────────────────────────────────
+    // ── Time ─────────────────────────────────────────────────────────────────────────────────────────
 
     /// Lets time pass: ends and forgets a lease, hands it over to the next caller, and replies to callers
     /// whose timeout has passed.
@@ -560,7 +562,7 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    /// Takes back the run of a lease that has ended without a release, if its body has not begun. Nobody can
+    /// Undoes the begin of a run whose lease ended without a release and whose body never began. Nobody can
     /// begin under the lease any more.
     fn take_back(&mut self, held: &Held<C>, now: Time) {
         if let Some(undo) = &held.undo {

@@ -103,7 +103,7 @@ impl EngineHandle {
         self.fence_source_if(key, |_| true)
     }
 
-    /// The same for a transaction that takes the key itself, if it can.
+    /// The data for a transaction that takes the key itself, if it can.
     #[cfg(feature = "sql")]
     pub(crate) fn source_to_take(&self, key: &Key) -> Option<&FenceSource> {
         self.fence_source_if(key, FenceSource::takes)
@@ -146,7 +146,7 @@ impl EngineHandle {
 
     /// Completes when no new outermost lock is granted any more.
     pub(crate) async fn stopping(&self) {
-        // Told from here on, so a stop between the look and the await is not missed.
+        // Registers first, so that a stop before the await is seen.
         let told = self.shared.stops.notified();
         if !self.shared.stopping.load(Ordering::Acquire) {
             told.await;

@@ -71,7 +71,7 @@ impl<A> WaitQueue<A> {
         !self.non_blocking.is_empty()
     }
 
-    /// How many of them wait while the key is busy.
+    /// How many callers are willing to wait for a busy key.
     pub(super) fn blocking(&self) -> usize {
         self.waiters.len() - self.non_blocking.len()
     }
@@ -82,7 +82,7 @@ impl<A> WaitQueue<A> {
             .map(|(number, waiter)| (*number, waiter))
     }
 
-    /// The earliest deadline of them.
+    /// The earliest deadline of a caller.
     pub(super) fn first_deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
@@ -99,13 +99,13 @@ impl<A> WaitQueue<A> {
         (deadline <= now).then(|| self.remove(number)).flatten()
     }
 
-    /// When the first non-blocking one of them came.
+    /// When the first non-blocking caller came.
     pub(super) fn first_non_blocking(&self) -> Option<Time> {
         let number = self.non_blocking.first()?;
         self.waiters.get(number).map(|waiter| waiter.since)
     }
 
-    /// Takes a non-blocking caller that came before `then`.
+    /// Takes a non-blocking caller that came at `came_by` or earlier.
     pub(super) fn pop_non_blocking(&mut self, came_by: Time) -> Option<Waiter<A>> {
         let came = self.first_non_blocking()?;
         let number = *self.non_blocking.first()?;
@@ -134,8 +134,8 @@ const LONGEST_STRETCH_LISTENING: Duration = Duration::from_millis(10);
 /// process that was passed over more often backs off for less time.
 const AFTER_ANOTHER: Duration = Duration::from_millis(6);
 
-/// How long the row says after a busy answer that somebody waits, and how long a successor stays live. Longer
-/// than any pause between two asks plus a slow statement or two.
+/// How far ahead a busy ask sets `wanted_until` and the end of a place as successor. Longer than any pause
+/// between two asks plus a slow statement or two.
 pub(super) const WANTED_FOR: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Default)]

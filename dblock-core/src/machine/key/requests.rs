@@ -163,8 +163,8 @@ impl<A, C> Machine<A, C> {
                 let waited = env.now.since(first.since);
                 acquire.queue =
                     (acquire.wanted_for.is_some() && Asking::queues(waited, env)).then_some(waited);
-                // The row may have been passed on to a lease that has a place. Then the caller writes that
-                // the run begins.
+                // An ask that has a place carries no begin: a pass-on writes no record. The caller then
+                // writes the begin itself.
                 let begin = call.begin.as_ref().filter(|_| self.asking.place().is_none());
                 record = begin.map(|begin| Arc::clone(&begin.change));
                 let undo = begin.map(|begin| Arc::clone(&begin.undo));
@@ -192,8 +192,7 @@ impl<A, C> Machine<A, C> {
     /// When to look again without an event.
     fn next_look(&self, now: Time) -> Option<Time> {
         let asked = self.on_its_way.is_some();
-        // Requests that are due already are listed, or follow the one on its way. Only later ones need a
-        // look.
+        // A due request is already listed, or follows the one on its way. So only later ones need a timer.
         let later = |at: &Time| !asked && *at > now;
         let abandoned = self.abandoned.iter().map(|abandoned| abandoned.retry_at);
         let abandoned = abandoned.filter(later);
@@ -219,8 +218,8 @@ impl<A, C> Machine<A, C> {
             .min()
     }
 
-    /// When it must be called again at the latest, unless something is sent or arrives before: tests compare
-    /// [`poll_timeout`](Self::poll_timeout) with it.
+    /// For tests: the latest time at which [`handle_timeout`](Self::handle_timeout) must be called, unless
+    /// something is sent or arrives before. [`poll_timeout`](Self::poll_timeout) must not be later.
     pub fn must_look_by(&self) -> Option<Time> {
         let sends = self.on_its_way.is_some() || self.listed.kind().is_some();
         let renewal = self.held.as_ref().and_then(Held::must_send_by);
@@ -317,8 +316,8 @@ impl<A, C> Machine<A, C> {
             }
             Ok(_) => self.asking.retry_arriving(Duration::ZERO, env),
             Err(error) => {
-                // The extension may have been carried out, or may still be until a ttl has passed. It then
-                // lasts one ttl.
+                // The extension may still be carried out within one ttl, and then lasts one more. So the row
+                // may be busy for two.
                 self.asking.retry_arriving(ttl * 2, env);
                 self.refuse_hopeless(&error);
                 self.asking.note_answer(LastAnswer::Failed(error), env.now);
@@ -345,8 +344,8 @@ impl<A, C> Machine<A, C> {
                 recorded,
                 ..
             }) => {
-                // A fresh lease is as long as the ask. A remaining time of another length belongs to a row
-                // that was passed on.
+                // A fresh grant has exactly the ttl of this ask. If the rest is not that long, the row was
+                // passed on to our place.
                 let place = self.asking.place().filter(|_| remaining != ask.ttl);
                 let grant = Grant {
                     lease_id,
@@ -437,7 +436,7 @@ impl<A, C> Machine<A, C> {
 
     // ── What is still to be done ─────────────────────────────────────────────────────────────────────
 
-    // The driver counts keys by it, and forgets those that need nothing.
+    // The engine counts keys by these methods, and forgets a key that is idle.
 
     /// A release must still be written to the row, or is on its way.
     pub fn has_release_pending(&self) -> bool {
@@ -453,8 +452,8 @@ impl<A, C> Machine<A, C> {
             || self.on_its_way.as_ref().is_some_and(releases)
     }
 
-    /// An owner holds the lock, or is about to enter or has just left: a shutdown gives them its grace.
-    /// Leases that no caller took, and rows that `hold_min` keeps busy by themselves, need none.
+    /// An owner holds the lock, is about to enter, or has just left. A shutdown waits for this, for its grace
+    /// at most. Leases that no caller took, and rows that `hold_min` keeps busy by themselves, need no grace.
     pub fn needs_grace(&self) -> bool {
         self.held.as_ref().is_some_and(|held| !held.lingers_by_itself())
             || self.on_its_way.is_some()
