@@ -112,14 +112,9 @@ impl RecordFilter {
         self.state
     }
 
-    /// For stores: whether the attempt must [have the lock](Record::has_lock), if only such records are
-    /// wanted.
-    pub fn get_has_lock(&self) -> Option<bool> {
-        match self.run? {
-            RunState::Running => Some(true),
-            RunState::Crashed => Some(false),
-            RunState::Succeeded | RunState::Failed => None,
-        }
+    /// For stores: the state of the runs, if only one is wanted.
+    pub fn get_run_state(&self) -> Option<RunState> {
+        self.run
     }
 
     /// For stores: the largest number of records.
