@@ -66,7 +66,7 @@ pub(crate) trait Alive: Send {
 /// The history of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct History {
-    /// The same for all copies of one database, but not for one that was restored or upgraded. Only histories
+    /// Names the database: the same for all copies of it, but not for one that was restored or upgraded. Only histories
     /// of one cluster can be compared. `None` if it cannot be read: then only the addresses tell servers apart.
     pub(crate) cluster: Option<i64>,
     /// Larger for a newer history: the server that was promoted last has the largest.
