@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock_core::machine::key::Left;
+use dblock_core::machine::key::{Kept, Left};
 
 use super::{check_of, failed};
 use crate::Key;
@@ -73,7 +73,7 @@ pub(crate) async fn is_kept_by(
     };
     // The transaction is asked second: its first read may fix its snapshot, from before the lock that it
     // takes next. What was taken only the transaction sees that has taken it.
-    if !left.taken && !is_uncommitted(engine, &check, limit).await? {
+    if left.kept == Kept::Lease && !is_uncommitted(engine, &check, limit).await? {
         return Ok(false);
     }
     match keeper(engine, &check, limit, transaction).await? {

@@ -18,7 +18,7 @@ pub use self::error::DriverError;
 pub(crate) use self::over_sqlx::{begin_failed, commit};
 pub use self::statement::FenceStatement;
 #[cfg(feature = "postgres")]
-pub(crate) use self::statement::literal;
+pub(crate) use self::statement::{filled, literal};
 use super::{Store, StoreError, StoreErrorKind, StoreFuture};
 use crate::Key;
 

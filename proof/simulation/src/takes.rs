@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock_core::LockRow;
 use dblock_core::machine::call::Call;
 use dblock_core::machine::env::Time;
 use dblock_core::machine::out::Turn;
@@ -12,7 +11,7 @@ use dblock_core::store::rules::{Sees, Take, Took};
 use uuid::Uuid;
 
 use crate::batch::Fate;
-use crate::caller::{Asked, State};
+use crate::caller::{Asked, Open, Seen, State, Taker};
 use crate::plan::{MS, US};
 use crate::process::{Machine, Waiter};
 use crate::world::{Phase, What, World, tell};
@@ -22,59 +21,6 @@ const CONNECTION_WITHIN: u64 = 50 * MS;
 
 /// How long a caller tries to take the key.
 const LONGEST_TRY: Duration = Duration::from_millis(2500);
-
-/// How a caller takes the key.
-#[derive(Debug)]
-pub(crate) struct Taker {
-    /// The call begins its transaction, and ends it. Else its caller does.
-    own: bool,
-    sees: Sees,
-    /// What its transaction saw first, if that began before.
-    seen: Option<Seen>,
-    call: Arc<Call>,
-    since: Time,
-    /// The key's machine that knows its number.
-    generation: u32,
-    turn: Option<Turn>,
-    /// When that is over, on the clock of its process.
-    turn_until: Time,
-    /// It has waited for a connection.
-    connected: bool,
-    /// Its transaction.
-    open: Option<usize>,
-}
-
-/// What a transaction sees of a key.
-#[derive(Debug, Clone)]
-struct Seen {
-    row: LockRow,
-    /// How many bodies have done their work.
-    works: u32,
-}
-
-/// A transaction that takes a key, or tries to.
-#[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(crate) struct Open {
-    pub(crate) key: usize,
-    pub(crate) process: usize,
-    incarnation: u32,
-    /// The caller that is in it now.
-    caller: usize,
-    own: bool,
-    pub(crate) lease_id: Uuid,
-    /// By which the row's lock knows it.
-    number: u32,
-    seen: Option<Seen>,
-    pub(crate) took: Option<Took>,
-    answered: bool,
-    commits: bool,
-    /// The answer to its end is lost.
-    lost: bool,
-    pub(crate) over: bool,
-    /// Its lock was ended before its last hold.
-    pub(crate) parted: bool,
-}
 
 impl World {
     /// Draws whether a caller takes the key, and how.
@@ -582,7 +528,8 @@ impl World {
         let Some(ownership) = caller.ownership.clone() else {
             return true;
         };
-        let alone = self.step(process, key, |machine, env| machine.close(env, &ownership));
+        let closed = self.step(process, key, |machine, env| machine.close(env, &ownership));
+        let alone = closed.is_ok();
         if !alone {
             self.opens[at].parted = true;
             self.step(process, key, |machine, env| machine.handle_gone(env, &ownership));

@@ -201,7 +201,10 @@ pub(super) async fn open(
     }
     let settings = sqlx::raw_sql(AssertSqlSafe(format!("{SETTINGS};{IS_NODE}")));
     let answers = settings.fetch_all(&mut connection).await;
-    let (writes_alone, is_node) = answers.and_then(|rows| known(&rows)).map_err(error::of_connect)?;
+    let Known {
+        writes_alone,
+        is_node,
+    } = answers.and_then(|rows| known(&rows)).map_err(error::of_connect)?;
     Ok(Session {
         connection,
         writes_alone,
@@ -210,9 +213,15 @@ pub(super) async fn open(
     })
 }
 
-/// Reads the answers to [`SETTINGS`] and [`IS_NODE`]: whether the server supports the statements of
-/// [`one`](super::one), and whether it is a node of Galera.
-fn known(rows: &[MySqlRow]) -> Result<(bool, bool), sqlx::Error> {
+/// What the answers to [`SETTINGS`] and [`IS_NODE`] say of the server.
+struct Known {
+    /// It supports the statements of [`one`](super::one).
+    writes_alone: bool,
+    /// It is a node of Galera.
+    is_node: bool,
+}
+
+fn known(rows: &[MySqlRow]) -> Result<Known, sqlx::Error> {
     let Some((settings, variable)) = rows.split_first() else {
         return Err(sqlx::Error::RowNotFound);
     };
@@ -220,10 +229,10 @@ fn known(rows: &[MySqlRow]) -> Result<(bool, bool), sqlx::Error> {
         .first()
         .map(|row| row.try_get::<String, _>(1))
         .transpose()?;
-    Ok((
-        settings.try_get::<i64, _>(0)? == 1,
-        value.as_deref() == Some("ON"),
-    ))
+    Ok(Known {
+        writes_alone: settings.try_get::<i64, _>(0)? == 1,
+        is_node: value.as_deref() == Some("ON"),
+    })
 }
 
 /// Refuses a server that describes itself, in `about`, as one that does not lock rows.

@@ -5,7 +5,6 @@ use std::time::Duration;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
-use super::apply::{ByStatement, Placed};
 use crate::store::clock::length;
 use crate::store::sql_row::{self, WIDTH, unreadable};
 use crate::store::{Holder, Kind, LockRow, Outcome, Released};
@@ -15,18 +14,10 @@ pub(super) fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
     sql_row::lock_row(row, sql_row::key(row.try_get(0)?)?, row.try_get(WIDTH)?)
 }
 
-/// Reads one row of an answer: the request's index in the batch, and the outcome. [`super::sql`] lists the
-/// columns.
-pub(super) fn answer<A: ByStatement>(
-    part: &[Placed<'_, A>],
-    row: &PgRow,
-) -> Result<(usize, Outcome), sqlx::Error> {
-    let key: &str = row.try_get(0)?;
-    let found = part
-        .binary_search_by(|placed| placed.request.key.as_str().cmp(key))
-        .map_err(|_| unexpected("a key that was not asked for"))?;
-    let Placed { place, request, .. } = part[found];
-    let outcome = match (A::KIND, row.try_get(1)?) {
+/// Reads one row of an answer to requests of this kind, as [`super::sql`] lists the columns. `recorded`: its request
+/// has a change of a record.
+pub(super) fn outcome(row: &PgRow, kind: Kind, recorded: bool) -> Result<Outcome, sqlx::Error> {
+    let outcome = match (kind, row.try_get(1)?) {
         (Kind::Acquire, "busy") => Outcome::Busy(holder(row, length(row.try_get(3)?))?),
         (Kind::Acquire, "queued") => {
             let holder = holder(row, length(row.try_get(3)?))?;
@@ -38,7 +29,7 @@ pub(super) fn answer<A: ByStatement>(
             Outcome::granted(row.try_get(2)?, remaining)
                 .with_taken_over(taken_over.transpose()?)
                 .with_wanted(row.try_get(4)?)
-                .with_recorded(request.record.is_some() && row.try_get("recorded")?)
+                .with_recorded(recorded && row.try_get("recorded")?)
         }
         (Kind::Extend, "extended") => Outcome::extended(length(row.try_get(2)?))
             .with_revoked(row.try_get(3)?)
@@ -50,7 +41,7 @@ pub(super) fn answer<A: ByStatement>(
         (_, "lost") => Outcome::Lost,
         _ => return Err(unexpected("an unknown outcome")),
     };
-    Ok((place, outcome))
+    Ok(outcome)
 }
 
 fn holder(row: &PgRow, remaining: Duration) -> Result<Holder, sqlx::Error> {
@@ -62,6 +53,6 @@ fn holder(row: &PgRow, remaining: Duration) -> Result<Holder, sqlx::Error> {
     ))
 }
 
-fn unexpected(what: &str) -> sqlx::Error {
+pub(super) fn unexpected(what: &str) -> sqlx::Error {
     unreadable(format!("the database answered with {what}"))
 }

@@ -195,7 +195,7 @@ pub(super) struct Sql {
     pub(super) acquire: Statements,
     pub(super) extend: Statements,
     pub(super) release: Statements,
-    /// The same for requests that also change records.
+    /// Acquires and releases that also change records.
     pub(super) acquire_recorded: Statements,
     pub(super) release_recorded: Statements,
     pub(super) rows: Arc<str>,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::rest::{limit_idling, operator};
+use super::rest::{identity, limit_idling, operator};
 use super::{NO_SUCCESSOR, NOW, WITHOUT_FLUSH};
 
 /// The first word of the answer when the transaction has written the row. The token, the transaction's id, and the
@@ -20,16 +20,6 @@ pub(in super::super) const AHEAD: &str = "ahead";
 pub(in super::super) const SKIPPED: &str = "skipped";
 /// There is no row.
 pub(in super::super) const ABSENT: &str = "absent";
-
-/// Which table on which server: of each answer that a transaction gives, and of each that the store's own sessions
-/// give. The server's start tells it from a copy of it.
-pub(super) fn identity(table_oid: &str) -> String {
-    let times = operator("*");
-    format!(
-        "pg_catalog.concat({table_oid}, ' ', (pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time())
-        {times} 1000000::double precision)::bigint, ' ', pg_catalog.current_database())"
-    )
-}
 
 /// `$1` key, `$2` lease, `$3` owner, `$4` holder, as text. Returns one row.
 ///
