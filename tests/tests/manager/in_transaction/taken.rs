@@ -308,12 +308,12 @@ async fn the_body_can_check_the_lock(backend: Backend) {
     on_its_pool!(backend, pool => {
         let checks = locks.lock("key").options(&long()).transaction(pool, async |mut tx| {
             let lock = dblock::current().unwrap();
-            lock.verify_in(&mut *tx).await?;
+            lock.verify_in(&mut *tx).await.unwrap();
             let mut elsewhere = begin(pool).await?;
             let refused = lock.verify_in(&mut elsewhere).await.unwrap_err();
             assert!(refused.is_store() && !refused.is_retryable(), "{refused:?}");
             elsewhere.rollback().await?;
-            lock.verify_in(&mut *tx).await?;
+            lock.verify_in(&mut *tx).await.unwrap();
             execute(&mut **tx, "COMMIT".to_owned()).await?;
             Ok::<_, Failure>(lock.verify_in(&mut *tx).await?)
         });
