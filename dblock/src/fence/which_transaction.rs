@@ -100,8 +100,11 @@ async fn is_uncommitted(
 ) -> Result<bool, LockError> {
     let row = committed_row(engine, check.key, limit).await?;
     Ok(row.is_some_and(|row| {
-        let is_held = row.lease_id == check.lease_id && row.reentrant_count > 0;
-        is_held || row.fence_token < check.fence_token
+        if row.lease_id == check.lease_id {
+            row.reentrant_count > 0
+        } else {
+            row.fence_token < check.fence_token
+        }
     }))
 }
 

@@ -41,9 +41,10 @@ impl LockBuilder<'_> {
     /// frees the lock in the same instant as it makes the work visible: others enter after it and never
     /// before.
     ///
-    /// On PostgreSQL the transaction itself takes a free key, by one statement and without a lease; while it is
-    /// open, [`get`](crate::Admin::get) reads the key as free. Elsewhere, and where the key is not free, the lock is acquired first, which
-    /// costs a commit, and the transaction writes its release: one statement, two on MySQL and MariaDB.
+    /// On PostgreSQL, MySQL and MariaDB the transaction itself takes a free key, in one round trip and without a
+    /// lease; while it is open, [`get`](crate::Admin::get) reads the key as free. Elsewhere, where the key is not free,
+    /// and on MySQL and MariaDB where it is new, the lock is acquired first, which costs a commit, and the transaction
+    /// writes its release: one statement, two on MySQL and MariaDB.
     ///
     /// While the call waits for the lock it keeps no connection of the pool. Then the transaction begins within
     /// what is left of `wait`, or within a second if that is more: a pool without a free connection must not

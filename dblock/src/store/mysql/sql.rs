@@ -210,7 +210,8 @@ const ISOLATION: &str = "/*M!100300 @@tx_isolation*//*!80000 @@transaction_isola
 
 /// `$1` key, `$2` lease, `$3` owner, `$4` holder, `$5` the [name](super::session::Session::name) of a session of the
 /// store's, as text. Several statements, for one message. They return one row: a word, as above. Variables of the
-/// session carry what each has found to the next.
+/// session carry what each has found to the next. They are cleared first, because an error may leave them.
+/// (By a `SELECT`: proxies that send statements to several servers may bind a session for good that begins with `SET`.)
 ///
 /// - A plain read shows whether the row can be taken. It needs `SELECT … INTO`: in a `SET` it would lock. Under
 ///   SERIALIZABLE it would lock and wait, so nothing is read there.
@@ -223,7 +224,7 @@ const ISOLATION: &str = "/*M!100300 @@tx_isolation*//*!80000 @@transaction_isola
 /// - What the transaction reads of it now is its own.
 pub(super) fn take(table: &str) -> String {
     format!(
-        "SET @dblock_key = NULL, @dblock_seen = NULL, @dblock_locked = NULL;\
+        "SELECT NULL, NULL, NULL INTO @dblock_key, @dblock_seen, @dblock_locked;\
          SELECT IF(reentrant_count = 0 AND fence_ceiling < {CLOCK}, lock_key, NULL), lease_id, fence_token, \
              CASE WHEN reentrant_count > 0 THEN '{HELD}' WHEN fence_ceiling < {CLOCK} THEN '{SKIPPED}' \
              ELSE CONCAT('{AHEAD} ', fence_ceiling - {CLOCK} + 1) END \
