@@ -41,9 +41,10 @@ impl LockBuilder<'_> {
     /// frees the lock in the same instant as it makes the work visible: others enter after it and never
     /// before.
     ///
-    /// On PostgreSQL the transaction itself takes a free key, by one statement and without a lease; while it is
-    /// open, [`get`](crate::Admin::get) reads the key as free. Elsewhere, and where the key is not free, the lock is acquired first, which
-    /// costs a commit, and the transaction writes its release: one statement, two on MySQL and MariaDB.
+    /// On PostgreSQL, MySQL and MariaDB the transaction itself takes a free key, in one round trip and without a
+    /// lease; while it is open, [`get`](crate::Admin::get) reads the key as free. Elsewhere, where the key is not free,
+    /// and on MySQL and MariaDB where it is new, the lock is acquired first, which costs a commit, and the transaction
+    /// writes its release: one statement, two on MySQL and MariaDB.
     ///
     /// While the call waits for the lock it keeps no connection of the pool. Then the transaction begins within
     /// what is left of `wait`, or within a second if that is more: a pool without a free connection must not
@@ -221,7 +222,8 @@ impl LockManager {
         let began = self.begins(options);
         self.check(options)?;
         let opens = async {
-            let hold = match self.enter_or_turn(key, options, began).await? {
+            let takes = self.shared.engine.source_to_take(key).is_some();
+            let hold = match self.enter_or_turn(key, options, began, takes).await? {
                 Entered::Hold(hold) => hold,
                 turn => match self.take(key, turn, began, pool).await? {
                     Ok(opened) => return Ok(opened),
@@ -382,20 +384,20 @@ impl LockManager {
             no_turns_for,
         };
         let mut took = dialect.take(transaction, &take).await.map_err(failed)?;
-        if took == Took::Nothing(NotTaken::Absent) {
+        if took == Took::Nothing(NotTaken::Absent) && dialect.makes_free_rows() {
             self.shared.engine.make_free_row(key).await?;
             took = dialect.take(transaction, &take).await.map_err(failed)?;
         }
         Ok(match took {
             Took::Taken {
                 fence_token,
-                transaction,
+                transaction: id,
                 identity,
             } => {
-                self.check_identity(key, source, &identity).await?;
+                self.check_identity(key, source, transaction, identity).await?;
                 Tried::Took {
                     fence_token,
-                    transaction,
+                    transaction: id,
                 }
             }
             Took::MustEnd => nothing(true, Duration::ZERO),
@@ -407,12 +409,23 @@ impl LockManager {
     }
 
     /// A lease in another table would not have kept the transaction from its take.
-    async fn check_identity(&self, key: &Key, source: &FenceSource, identity: &str) -> Result<(), LockError> {
-        let mut known = source.identity.is(identity);
-        if known != Some(true) {
-            // The server may have been restarted.
+    async fn check_identity(
+        &self,
+        key: &Key,
+        source: &FenceSource,
+        transaction: &mut dyn FenceConnection,
+        mut identity: String,
+    ) -> Result<(), LockError> {
+        let failed = |error| LockError::store_of(key, error);
+        let mut known = source.identity.is(&identity);
+        // The server may have been restarted. Where the identity is a session of the store's, that may have ended, and
+        // so may the next one.
+        let mut reads = 0..2;
+        while known != Some(true) && reads.next().is_some() {
             fence::committed_row(&self.shared.engine, key, STORE_TIMEOUT).await?;
-            known = source.identity.is(identity);
+            let anew = source.dialect.identity(transaction, source, identity);
+            identity = anew.await.map_err(failed)?;
+            known = source.identity.is(&identity);
         }
         let (kind, message) = match known {
             // Behind a pooler that was found just now nobody knows which server the store's own sessions are on.
@@ -448,8 +461,10 @@ impl LockManager {
         let hold = if let Some(hold) = self.enter_again(&key, options, began, tx).await? {
             hold
         } else {
+            let source = self.shared.engine.source_to_take(&key);
+            let takes = source.is_some_and(|source| source.dialect.takes_in_theirs());
             let enters = async {
-                let mut entered = self.enter_or_turn(&key, options, began).await?;
+                let mut entered = self.enter_or_turn(&key, options, began, takes).await?;
                 loop {
                     match entered {
                         Entered::Hold(hold) => return Ok((hold, false)),

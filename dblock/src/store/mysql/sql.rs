@@ -191,6 +191,61 @@ pub(super) fn reads_release(table: &str) -> String {
     )
 }
 
+/// The first word of the answer of [`take`] when the transaction has written the row. The token follows, and whether
+/// a session of the store's is on this server.
+pub(super) const TAKEN: &str = "taken";
+/// The transaction has locked the row, which is not what it looked like, and has not written it.
+pub(super) const LOCKED: &str = "locked";
+/// Another owner holds the key.
+pub(super) const HELD: &str = "held";
+/// The row's ceiling is not in the past. By how many µs it is ahead follows.
+pub(super) const AHEAD: &str = "ahead";
+/// Another transaction or statement has locked the row.
+pub(super) const SKIPPED: &str = "skipped";
+/// There is no row, or a read of it would lock it.
+pub(super) const ABSENT: &str = "absent";
+
+/// The isolation level of the user's session.
+const ISOLATION: &str = "/*M!100300 @@tx_isolation*//*!80000 @@transaction_isolation*/";
+
+/// `$1` key, `$2` lease, `$3` owner, `$4` holder, `$5` the [name](super::session::Session::name) of a session of the
+/// store's, as text. Several statements, for one message. They return one row: a word, as above. Variables of the
+/// session carry what each has found to the next. They are cleared first, because an error may leave them.
+/// (By a `SELECT`: proxies that send statements to several servers may bind a session for good that begins with `SET`.)
+///
+/// - A plain read shows whether the row can be taken. It needs `SELECT … INTO`: in a `SET` it would lock. Under
+///   SERIALIZABLE it would lock and wait, so nothing is read there.
+/// - Only then is the row locked, by its key alone, so that a row that is skipped differs from one that has changed
+///   since. Without a key the statement must be impossible before it reads: a key of NULL locks the gap before the
+///   first row, which keeps out inserts.
+/// - The row is written if it is the one that the transaction sees: under REPEATABLE READ that may be an old one. A
+///   lease and its token are never in two rows. The clock is that of this statement's start, after the lock. The
+///   values do not depend on each other, whatever the order of the session's assignments.
+/// - What the transaction reads of it now is its own.
+pub(super) fn take(table: &str) -> String {
+    format!(
+        "SELECT NULL, NULL, NULL INTO @dblock_key, @dblock_seen, @dblock_locked;\
+         SELECT IF(reentrant_count = 0 AND fence_ceiling < {CLOCK}, lock_key, NULL), lease_id, fence_token, \
+             CASE WHEN reentrant_count > 0 THEN '{HELD}' WHEN fence_ceiling < {CLOCK} THEN '{SKIPPED}' \
+             ELSE CONCAT('{AHEAD} ', fence_ceiling - {CLOCK} + 1) END \
+         INTO @dblock_key, @dblock_lease, @dblock_token, @dblock_seen \
+         FROM {table} WHERE lock_key = $1 AND {ISOLATION} <> 'SERIALIZABLE';\
+         SELECT lock_key INTO @dblock_locked FROM {table} FORCE INDEX (PRIMARY) \
+         WHERE @dblock_key IS NOT NULL AND lock_key = @dblock_key FOR UPDATE SKIP LOCKED;\
+         UPDATE {table} SET lock_owner = UNHEX($3), reentrant_count = 0, expire_at = {CLOCK}, lease_id = {LEASE}, \
+             fence_token = {CLOCK}, fence_ceiling = {CLOCK}, acquired_at = {CLOCK}, holder = $4, revoked = FALSE, \
+             {NO_SUCCESSOR} \
+         WHERE @dblock_locked IS NOT NULL AND lock_key = @dblock_locked AND lease_id = @dblock_lease \
+             AND fence_token = @dblock_token AND reentrant_count = 0 AND fence_ceiling < {CLOCK};\
+         SELECT COALESCE((SELECT CONCAT('{TAKEN} ', fence_token, ' ', IS_USED_LOCK($5) IS NOT NULL) FROM {table} \
+             WHERE @dblock_locked IS NOT NULL AND lock_key = @dblock_locked AND lease_id = {LEASE}), \
+             IF(@dblock_locked IS NULL, NULL, '{LOCKED}'), @dblock_seen, '{ABSENT}')",
+    )
+}
+
+/// `$1` the [name](super::session::Session::name) of a session. Returns 1 if it is on this server, or 0.
+pub(super) const IS_HERE: &str = "SELECT CAST(IS_USED_LOCK($1) IS NOT NULL AS CHAR)";
+
 /// The success of an attempt. `$1` key, `$2` token, `$3` attempts, `$4` result, `$5` keep, as text.
 #[cfg(feature = "run_once")]
 pub(super) fn complete_in(records: &str) -> String {

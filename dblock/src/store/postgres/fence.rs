@@ -87,7 +87,11 @@ impl Dialect for Postgres {
         error::of_fence_check(error)
     }
 
-    fn takes(&self) -> bool {
+    fn takes_in_theirs(&self) -> bool {
+        true
+    }
+
+    fn makes_free_rows(&self) -> bool {
         true
     }
 
