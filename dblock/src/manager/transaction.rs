@@ -323,7 +323,7 @@ impl LockManager {
             };
             let taken = timeout(
                 self.time_to_take(began),
-                self.take_in(key, source, &turn, &mut transaction),
+                self.take_in(key, source, &turn, true, &mut transaction),
             )
             .await;
             let no_turns_for = match taken {
@@ -362,12 +362,13 @@ impl LockManager {
         }
     }
 
-    /// Takes the key in a transaction.
+    /// Takes the key in a transaction, of our `own` or of the caller's.
     async fn take_in(
         &self,
         key: &Key,
         source: &FenceSource,
         turn: &TurnToTake,
+        own: bool,
         transaction: &mut dyn FenceConnection,
     ) -> Result<Tried, LockError> {
         let failed = |error| LockError::store_of(key, error);
@@ -378,6 +379,7 @@ impl LockManager {
             lease_id: turn.lease_id(),
             owner: turn.call().owner,
             holder: &turn.call().holder,
+            own,
         };
         let nothing = |is_locked, no_turns_for| Tried::Nothing {
             is_locked,
@@ -502,7 +504,11 @@ impl LockManager {
         let Some(source) = self.shared.engine.source_to_take(key) else {
             return Ok((turn.for_lease(Duration::ZERO).await?, false));
         };
-        let taken = timeout(self.time_to_take(began), self.take_in(key, source, &turn, tx)).await;
+        let taken = timeout(
+            self.time_to_take(began),
+            self.take_in(key, source, &turn, false, tx),
+        )
+        .await;
         match taken.unwrap_or_else(|_| {
             Err(begin_anew(
                 "the database has not answered in time: roll the transaction back",

@@ -234,6 +234,9 @@ pub(crate) struct Take<'a> {
     pub(crate) lease_id: Uuid,
     pub(crate) owner: Uuid,
     pub(crate) holder: &'a str,
+    /// The transaction is ours: where it takes nothing, it is rolled back at once.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    pub(crate) own: bool,
 }
 
 /// The answer to a [`Take`].

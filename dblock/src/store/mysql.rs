@@ -134,6 +134,7 @@ impl MySqlStore {
             lease_id: Uuid::now_v7(),
             owner: Uuid::now_v7(),
             holder: "a test's ü",
+            own: true,
         };
         let took = source.dialect.take(connection, &take).await?;
         Ok(format!("{took:?}"))

@@ -113,8 +113,16 @@ impl Dialect for Postgres {
                 take.owner.simple().to_string(),
                 take.holder.to_owned(),
             ];
-            let sql = sql::take(&source.table, source.idle_limit);
-            let rows = source.query(connection, &sql, values).await?;
+            let sql = match take.own {
+                true => sql::take_free(&source.table, source.idle_limit),
+                false => sql::take(&source.table, source.idle_limit),
+            };
+            let mut rows = source.query(connection, &sql, values.clone()).await?;
+            if take.own && rows.is_empty() {
+                // Why it took nothing, unless it can now.
+                let sql = sql::take(&source.table, source.idle_limit);
+                rows = source.query(connection, &sql, values).await?;
+            }
             let [answer] = &rows[..] else {
                 return Err(unreadable(&rows.join(", ")));
             };
