@@ -209,37 +209,35 @@ pub(super) const ABSENT: &str = "absent";
 const ISOLATION: &str = "/*M!100300 @@tx_isolation*//*!80000 @@transaction_isolation*/";
 
 /// `$1` key, `$2` lease, `$3` owner, `$4` holder, `$5` the [name](super::session::Session::name) of a session of the
-/// store's, as text. Several statements, for one message. They return one row: a word, as above. Variables of the
-/// session carry what each has found to the next. They are cleared first, because an error may leave them.
-/// (By a `SELECT`: proxies that send statements to several servers may bind a session for good that begins with `SET`.)
+/// store's, as text. Four statements, for one message. They return one row: a word, as above. Variables of the
+/// session carry what each has found to the next.
 ///
 /// - A plain read shows whether the row can be taken. It needs `SELECT … INTO`: in a `SET` it would lock. Under
-///   SERIALIZABLE it would lock and wait, so nothing is read there.
+///   SERIALIZABLE it would lock and wait, so nothing is read there. `MIN` makes one row of none, which clears the
+///   variables.
 /// - Only then is the row locked, by its key alone, so that a row that is skipped differs from one that has changed
 ///   since. Without a key the statement must be impossible before it reads: a key of NULL locks the gap before the
-///   first row, which keeps out inserts.
+///   first row, which keeps out inserts. It waits for nothing, so its start is the time.
 /// - The row is written if it is the one that the transaction sees: under REPEATABLE READ that may be an old one. A
-///   lease and its token are never in two rows. The clock is that of this statement's start, after the lock. The
-///   values do not depend on each other, whatever the order of the session's assignments.
-/// - What the transaction reads of it now is its own.
+///   lease and its token are never in two rows.
+/// - `ROW_COUNT` is that of the write.
 pub(super) fn take(table: &str) -> String {
+    let now = "@dblock_now";
     format!(
-        "SELECT NULL, NULL, NULL INTO @dblock_key, @dblock_seen, @dblock_locked;\
-         SELECT IF(reentrant_count = 0 AND fence_ceiling < {CLOCK}, lock_key, NULL), lease_id, fence_token, \
-             CASE WHEN reentrant_count > 0 THEN '{HELD}' WHEN fence_ceiling < {CLOCK} THEN '{SKIPPED}' \
-             ELSE CONCAT('{AHEAD} ', fence_ceiling - {CLOCK} + 1) END \
-         INTO @dblock_key, @dblock_lease, @dblock_token, @dblock_seen \
+        "SELECT MIN(IF(reentrant_count = 0 AND fence_ceiling < {CLOCK}, lock_key, NULL)), MIN(lease_id), \
+             MIN(fence_token), MIN(fence_ceiling), MIN(reentrant_count), NULL \
+         INTO @dblock_key, @dblock_lease, @dblock_token, @dblock_ceiling, @dblock_count, @dblock_locked \
          FROM {table} WHERE lock_key = $1 AND {ISOLATION} <> 'SERIALIZABLE';\
-         SELECT lock_key INTO @dblock_locked FROM {table} FORCE INDEX (PRIMARY) \
+         SELECT lock_key, {CLOCK} INTO @dblock_locked, {now} FROM {table} FORCE INDEX (PRIMARY) \
          WHERE @dblock_key IS NOT NULL AND lock_key = @dblock_key FOR UPDATE SKIP LOCKED;\
-         UPDATE {table} SET lock_owner = UNHEX($3), reentrant_count = 0, expire_at = {CLOCK}, lease_id = {LEASE}, \
-             fence_token = {CLOCK}, fence_ceiling = {CLOCK}, acquired_at = {CLOCK}, holder = $4, revoked = FALSE, \
-             {NO_SUCCESSOR} \
+         UPDATE {table} SET lock_owner = UNHEX($3), expire_at = {now}, lease_id = {LEASE}, fence_token = {now}, \
+             fence_ceiling = {now}, acquired_at = {now}, holder = $4, revoked = FALSE, {NO_SUCCESSOR} \
          WHERE @dblock_locked IS NOT NULL AND lock_key = @dblock_locked AND lease_id = @dblock_lease \
-             AND fence_token = @dblock_token AND reentrant_count = 0 AND fence_ceiling < {CLOCK};\
-         SELECT COALESCE((SELECT CONCAT('{TAKEN} ', fence_token, ' ', IS_USED_LOCK($5) IS NOT NULL) FROM {table} \
-             WHERE @dblock_locked IS NOT NULL AND lock_key = @dblock_locked AND lease_id = {LEASE}), \
-             IF(@dblock_locked IS NULL, NULL, '{LOCKED}'), @dblock_seen, '{ABSENT}')",
+             AND fence_token = @dblock_token AND reentrant_count = 0 AND fence_ceiling < {now};\
+         SELECT CASE WHEN ROW_COUNT() > 0 THEN CONCAT('{TAKEN} ', {now}, ' ', IS_USED_LOCK($5) IS NOT NULL) \
+             WHEN @dblock_locked IS NOT NULL THEN '{LOCKED}' WHEN @dblock_key IS NOT NULL THEN '{SKIPPED}' \
+             WHEN @dblock_count > 0 THEN '{HELD}' WHEN @dblock_count IS NULL THEN '{ABSENT}' \
+             ELSE CONCAT('{AHEAD} ', GREATEST(@dblock_ceiling - {CLOCK} + 1, 1)) END"
     )
 }
 
