@@ -282,8 +282,8 @@ impl LockManager {
         Transaction<'static, DB>: FenceConnection,
     {
         let failed = |error| LockError::store_of(key, error);
-        // The transaction that the caller has come back with.
-        let mut begun = None;
+        // What the caller has come back with.
+        let mut brought = None;
         loop {
             let (turn, is_early) = match entered {
                 Entered::Hold(hold) => return Ok(Err(hold)),
@@ -293,16 +293,17 @@ impl LockManager {
             let Some(source) = self.shared.engine.source_to_take(key) else {
                 return turn.for_lease(Duration::ZERO).await.map(Err);
             };
-            let former = begun.take();
+            let former = brought.take();
             let mut begins = pin!(async {
                 match former {
                     Some(transaction) => Ok(transaction),
                     None => begin_with(pool, source.dialect.begins_with()).await,
                 }
             });
-            let in_time = match is_early {
-                true => None,
-                false => timeout(CONNECTING, &mut begins).await.ok(),
+            let in_time = if is_early {
+                None
+            } else {
+                timeout(CONNECTING, &mut begins).await.ok()
             };
             let mut transaction = if let Some(opened) = in_time {
                 opened.map_err(|error| failed(fence::begin_failed(error)))?
@@ -312,7 +313,7 @@ impl LockManager {
                 let opened = self.with_connection(began, begins).await.map_err(failed)?;
                 let mut again = pin!(turn.again());
                 entered = if let Ok(again) = timeout(NEXT_TURN, &mut again).await {
-                    begun = Some(opened);
+                    brought = Some(opened);
                     again?
                 } else {
                     // Nothing waits with a transaction open.

@@ -113,9 +113,10 @@ impl Dialect for Postgres {
                 take.owner.simple().to_string(),
                 take.holder.to_owned(),
             ];
-            let sql = match take.own {
-                true => sql::take_free(&source.table, source.idle_limit),
-                false => sql::take(&source.table, source.idle_limit),
+            let sql = if take.own {
+                sql::take_free(&source.table, source.idle_limit)
+            } else {
+                sql::take(&source.table, source.idle_limit)
             };
             let mut rows = source.query(connection, &sql, values.clone()).await?;
             if take.own && rows.is_empty() {
