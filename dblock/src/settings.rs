@@ -201,11 +201,11 @@ mod tests {
             ("url = \"postgres://\"", "expected one of `namespace`, `table`"),
             (
                 "purge_after = \"never\"",
-                "`purge_after`: expected a duration such as \"5s\", or \"none\"",
+                "`purge_after`: \"never\" is unknown; expected a duration such as \"5s\", or \"none\"",
             ),
             (
                 "transaction_idle_limit = \"never\"",
-                "`transaction_idle_limit`: expected a duration",
+                "`transaction_idle_limit`: \"never\" is unknown",
             ),
         ] {
             let error = toml::<ManagerSettings>(text).unwrap_err();

@@ -290,37 +290,44 @@ impl LockManager {
                 Entered::Turn(turn) => (turn, false),
                 Entered::Soon(turn) => (turn, true),
             };
+            let former = brought.take();
             let Some(source) = self.shared.engine.source_to_take(key) else {
+                drop(former);
                 return turn.for_lease(Duration::ZERO).await.map(Err);
             };
-            let former = brought.take();
+            if is_early && former.is_none() && pool.num_idle() == 0 {
+                // The connection of the one before would come too late, and be kept from the next one.
+                entered = turn.again().await?;
+                continue;
+            }
             let mut begins = pin!(async {
                 match former {
                     Some(transaction) => Ok(transaction),
                     None => begin_with(pool, source.dialect.begins_with()).await,
                 }
             });
-            let in_time = if is_early {
-                None
-            } else {
-                timeout(CONNECTING, &mut begins).await.ok()
-            };
-            let mut transaction = if let Some(opened) = in_time {
-                opened.map_err(|error| failed(fence::begin_failed(error)))?
-            } else {
-                // It keeps its place in the pool's queue and in the lock's, and lets others go on.
-                turn.pass();
-                let opened = self.with_connection(began, begins).await.map_err(failed)?;
-                let mut again = pin!(turn.again());
-                entered = if let Ok(again) = timeout(NEXT_TURN, &mut again).await {
-                    brought = Some(opened);
-                    again?
-                } else {
-                    // Nothing waits with a transaction open.
-                    drop(opened);
-                    again.await?
-                };
-                continue;
+            let in_time = timeout(CONNECTING, &mut begins).await.ok().transpose();
+            let in_time = in_time.map_err(|error| failed(fence::begin_failed(error)))?;
+            let mut transaction = match in_time {
+                Some(opened) if !is_early => opened,
+                in_time => {
+                    // It keeps its place in the pool's queue and in the lock's, and lets others go on.
+                    turn.pass();
+                    let opened = match in_time {
+                        Some(opened) => opened,
+                        None => self.with_connection(began, begins).await.map_err(failed)?,
+                    };
+                    let mut again = pin!(turn.again());
+                    entered = if let Ok(again) = timeout(NEXT_TURN, &mut again).await {
+                        brought = Some(opened);
+                        again?
+                    } else {
+                        // Nothing waits with a transaction open.
+                        drop(opened);
+                        again.await?
+                    };
+                    continue;
+                }
             };
             let taken = timeout(
                 self.time_to_take(began),

@@ -215,7 +215,7 @@ impl<A, C> Machine<A, C> {
         let first = self.queue.first();
         let number = first.and_then(|(number, first)| first.call.takes.then_some(number));
         if let Some(number) = number
-            && self.turns.follow_at_once(env.now)
+            && self.turns.tells(number, env.now)
             && let Some(waiter) = self.queue.remove(number)
         {
             let lease_id = env.random.lease_id();

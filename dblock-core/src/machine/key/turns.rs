@@ -57,6 +57,9 @@ pub(super) struct Turns {
     state: State,
     series: Option<Series>,
     none_before: Option<Time>,
+    /// The caller that was told last that its turn comes soon. It is told once only: whoever comes back too late
+    /// each time would starve.
+    told: Option<u64>,
 }
 
 impl Turns {
@@ -65,6 +68,7 @@ impl Turns {
             state: State::Nobody,
             series: None,
             none_before: None,
+            told: None,
         }
     }
 
@@ -109,10 +113,16 @@ impl Turns {
         matches!(self.state, State::Nobody) && self.series.as_ref().is_some_and(long)
     }
 
-    /// The key was taken, and when that ends, the next turn is given at once.
-    pub(super) fn follow_at_once(&self, now: Time) -> bool {
+    /// Whether the caller with this number is to be told that its turn comes soon: the key was taken, and when that
+    /// ends, the next turn is given at once. It counts as told from here on.
+    pub(super) fn tells(&mut self, number: u64, now: Time) -> bool {
         let long = |series: &Series| now.since(series.since) > TAKES_FOR;
-        matches!(self.state, State::Took(_)) && !self.series.as_ref().is_some_and(long)
+        let at_once = self.none_before.is_none() && !self.series.as_ref().is_some_and(long);
+        let tells = matches!(self.state, State::Took(_)) && at_once && self.told != Some(number);
+        if tells {
+            self.told = Some(number);
+        }
+        tells
     }
 
     /// Another turn may be given.
