@@ -333,10 +333,11 @@ impl LockManager {
 
     pub(super) async fn write_record(&self, which: Permit, write: RecordWrite) -> Result<bool, LockError> {
         let key = write.key.clone();
-        self.on_records(which, Some(&key), |store| async move {
+        let written = self.on_records(which, Some(&key), |store| async move {
             kept::kept_by(&*store)?.write(&write).await
-        })
-        .await
+        });
+        // In a box, because the future of each run has this one.
+        Box::pin(written).await
     }
 
     /// What an operator asks, with the wait for its permit.
