@@ -27,7 +27,8 @@ struct Options {
     hold_min: Option<Written>,
 }
 
-/// A value that is written is not null: a template that leaves a limit empty must not take it away.
+/// Reads a value that is present, and refuses null. Otherwise an empty value in a template would remove a
+/// limit.
 pub fn given<'de, D, T>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -64,7 +65,7 @@ impl Written {
     }
 }
 
-// Derived, it would live as long as the function's name in it.
+// Not derived: a derive would demand `'de: 'static`, because of the function's name.
 impl<'de> Deserialize<'de> for LockOptions {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let written = deserializer.deserialize_map(Named)?;

@@ -12,7 +12,7 @@ pub use self::message::rounded;
 use self::message::{about, after, held_by, lock, timed_out};
 pub use self::run::RunError;
 use crate::key::{InvalidKey, Key};
-use crate::store::{Holder, StoreError};
+use crate::store::{Holder, StoreError, one_line};
 
 /// The reason why an acquire, a body under a lock, or a call on a guard failed.
 ///
@@ -73,8 +73,8 @@ pub enum LockError {
     },
     /// The store could not be asked or refused to answer. This says nothing about who holds the lock.
     ///
-    /// The message has that of the store's error, so the [`source`](std::error::Error::source) of this error
-    /// is what is behind it.
+    /// The message includes the store's message. So [`source`](std::error::Error::source) returns the cause
+    /// behind the store's error.
     #[non_exhaustive]
     Store {
         /// The key, where one was involved.
@@ -200,7 +200,7 @@ impl Error for LockError {
             _ => return None,
         };
         let message = self.to_string();
-        while message.contains(&cause.to_string()) {
+        while message.contains(&one_line(cause.to_string())) {
             cause = cause.source()?;
         }
         Some(cause)
@@ -250,7 +250,8 @@ impl LockError {
         }
     }
 
-    /// [`Busy`](Self::Busy), for dblock itself. The key is as it was typed, here and below.
+    /// [`Busy`](Self::Busy), for dblock itself. `key` must be without its namespace, here and in the
+    /// constructors below.
     #[doc(hidden)]
     pub fn busy(key: Key, holder: Option<Holder>, waited: Duration) -> Self {
         Self::Busy { key, holder, waited }
@@ -329,18 +330,20 @@ impl LockError {
     /// A store error that concerns no key.
     #[doc(hidden)]
     pub fn store(source: StoreError) -> Self {
-        Self::Store {
-            key: None,
-            waited: Duration::ZERO,
-            source,
-        }
+        Self::store_for(None, source)
     }
 
     /// A store error that concerns a key, and not an acquire of it.
     #[doc(hidden)]
     pub fn store_of(key: &Key, source: StoreError) -> Self {
+        Self::store_for(Some(key), source)
+    }
+
+    /// A store error of a call for this key, or for none.
+    #[doc(hidden)]
+    pub fn store_for(key: Option<&Key>, source: StoreError) -> Self {
         Self::Store {
-            key: Some(key.to_typed()),
+            key: key.map(Key::to_typed),
             waited: Duration::ZERO,
             source,
         }
@@ -390,8 +393,8 @@ impl LockError {
         }
     }
 
-    /// The same error of a call whose body has not begun: nothing was done under the lock, so an answer that is
-    /// missing is the store's failure and no more.
+    /// The same error of a call whose body has not begun: nothing was done under the lock. So a missing
+    /// answer is only a failure of the store.
     #[doc(hidden)]
     #[must_use]
     pub fn before_the_work(self) -> Self {
@@ -638,6 +641,8 @@ mod tests {
             said(plain.clone().with_source("why")),
             ["the lock store failed: why"]
         );
+        let lines = StoreError::new(StoreErrorKind::Other, "why\nand how").with_source("why\nand how");
+        assert_eq!(said(lines), ["the lock store failed: why; and how"]);
         let deeper = plain.with_source("what is behind it");
         assert_eq!(said(deeper), ["the lock store failed: why", "what is behind it"]);
     }

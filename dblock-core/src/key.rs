@@ -31,7 +31,8 @@ use crate::limits;
 #[derive(Clone)]
 pub struct Key {
     text: Arc<str>,
-    /// The length of the namespace and its colon, as far as that is known. It tells no keys apart.
+    /// The length of the namespace and its colon, as far as that is known. It is ignored when keys are
+    /// compared.
     namespace: usize,
 }
 
@@ -89,7 +90,7 @@ impl Key {
         &self.text[self.namespace..]
     }
 
-    /// The same as a key of its own, for people.
+    /// A key without its namespace, for messages.
     #[doc(hidden)]
     #[must_use]
     pub fn to_typed(&self) -> Self {
@@ -102,7 +103,7 @@ impl Key {
         }
     }
 
-    /// The key that the user typed, of one that a store has returned to a manager of this namespace.
+    /// Removes the namespace from a key that a store has returned.
     #[doc(hidden)]
     #[must_use]
     pub fn out_of(&self, namespace: Option<&str>) -> Self {

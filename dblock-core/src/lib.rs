@@ -1,27 +1,32 @@
 //! What the crates of dblock share, without I/O: no runtime, no clock, no SQL.
 //!
-//! An application uses it through `dblock`, which names all of it.
+//! An application uses it through `dblock`, which names all of it. The modules that the documentation does not show are
+//! for the other crates of dblock alone, and change without notice.
 
 #[cfg(feature = "serde")]
 #[doc(hidden)]
 pub mod config;
+#[doc(hidden)]
 pub mod duration;
 #[cfg(feature = "contract")]
 mod error;
 #[cfg(feature = "contract")]
 mod key;
+#[doc(hidden)]
 pub mod limits;
 #[cfg(feature = "contract")]
 #[doc(hidden)]
 pub mod machine;
 #[cfg(feature = "contract")]
 mod options;
+#[doc(hidden)]
 pub mod printable;
 #[cfg(feature = "contract")]
 #[doc(hidden)]
 pub mod runs;
 #[cfg(feature = "contract")]
 pub mod store;
+#[doc(hidden)]
 pub mod suggest;
 #[cfg(feature = "contract")]
 #[doc(hidden)]

@@ -127,8 +127,8 @@ impl LockOptions {
 
     /// Keeps the lock busy for at least this long after the grant, even when the body ends sooner. The call
     /// returns as soon as this is written to the row, so the key stays busy even if the process ends right
-    /// after. A lease that ends before that write, because the store is slow or down, leaves the key free at
-    /// its own end. It is for nodes that run the same job on a schedule: a node whose clock is late finds the
+    /// after. If the store is slow or down, the lease may end before that write. The key is then free at the
+    /// lease's end. It is for nodes that run the same job on a schedule: a node whose clock is late finds the
     /// lock busy. More than zero, at most 30 days and at most `max_hold`. Default: none.
     pub fn hold_min(mut self, hold_min: Duration) -> Self {
         self.hold_min = Some(hold_min);

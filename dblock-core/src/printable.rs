@@ -1,7 +1,8 @@
-//! Text of others, such as a key or a holder, for people.
+//! Untrusted text, such as a key or a holder, for people.
 
-/// The text with what cannot be seen shown by its number: control characters, those that turn the direction
-/// of what follows, and those without a shape. So no text acts on a terminal, and no key looks like another.
+/// Replaces characters that cannot be seen by their escape codes: control characters, those that turn the
+/// direction of what follows, and those without a shape. So no text acts on a terminal, and no key looks like
+/// another.
 pub fn printable(text: &str) -> String {
     let shown = text.chars().map(|c| {
         if is_invisible(c) {

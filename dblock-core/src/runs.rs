@@ -68,7 +68,7 @@ pub enum Decision {
     },
     /// Answer with its result.
     Replay(Record),
-    /// Somebody runs, or crashed: who has the lock knows.
+    /// An attempt runs or has crashed. Only who has the lock can tell which.
     Processing(Record),
     Refuse(RunError),
 }
@@ -107,7 +107,7 @@ pub fn decide(found: Option<Record>, policy: &Policy, fingerprint: Option<Uuid>)
     }
 }
 
-/// Decides for who has the lock: then a record that is processing is that of a crash.
+/// Decides under the lock. A record in `Processing` is then left by a crash.
 pub fn decide_inside(found: Option<Record>, policy: &Policy, fingerprint: Option<Uuid>) -> Decision {
     match decide(found, policy, fingerprint) {
         Decision::Processing(record) if policy.on_crash == OnCrash::Stop => {
@@ -122,8 +122,8 @@ pub fn decide_inside(found: Option<Record>, policy: &Policy, fingerprint: Option
     }
 }
 
-/// Whether a record that was found under the lock was begun under a later lease. Then the lock has been lost, and
-/// what runs there is in no doubt.
+/// Whether a record that was found under the lock was begun under a later lease. If so, this lock was lost.
+/// The other run is no crash.
 pub fn is_later(found: &Record, fence_token: i64) -> bool {
     found.state != RecordState::Succeeded && found.fence_token > fence_token
 }
@@ -155,7 +155,7 @@ pub fn beginning(expected: Option<RecordVersion>, begun: RecordEntry) -> RecordC
     }
 }
 
-/// The record that stands again when a beginning in its place is taken back: a failure, or a crash.
+/// The record to restore when a begin is undone. Only a failure or a crash is restored.
 pub fn taken_back_to(found: Option<&Record>) -> Option<Record> {
     found
         .filter(|record| record.state != RecordState::Succeeded && !record.is_forgotten())
@@ -194,7 +194,7 @@ pub fn before(begun: &Record, undo: RecordChange) -> Option<Record> {
     record.fingerprint = entry.fingerprint;
     record.error = entry.error;
     record.holder = entry.holder;
-    // The pause after it was over when the other call began.
+    // Its back-off was over when the undone attempt began.
     record.finished_at = Timestamp::EPOCH;
     record.keep_until = begun.now + entry.keep;
     Some(record)

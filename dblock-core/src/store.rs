@@ -33,7 +33,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use answer::{Outcome, Purged, Released, WakeUp};
-pub use error::{StoreError, StoreErrorKind};
+pub(crate) use error::one_line;
+pub use error::{StoreError, StoreErrorKind, with_causes};
 pub(crate) use filter::InspectFilter;
 pub(crate) use finding::Finding;
 pub use record::{
@@ -182,9 +183,9 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// reports each one to `tell`, until the store cannot listen any more. The returned error says why it
     /// cannot. Called only where [`Capabilities::wake_ups`] is set. Dropping the future ends the listening.
     ///
-    /// [`WakeUp::Listening`] is reported first. From then on the store listens for each key that an acquire
-    /// asks for, until 10 seconds after the last such acquire: it reports the key's releases, or the future
-    /// ends. A store may report more: releases of all keys, and leases that expire.
+    /// [`WakeUp::Listening`] is reported first. From then on it reports the releases of each key that an
+    /// acquire asks for, until 10 seconds after the last such acquire. If it cannot, the future ends. A store
+    /// may report more: releases of all keys, and leases that expire.
     fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
         let _ = tell;
         Box::pin(async {
@@ -221,8 +222,9 @@ pub trait Store: Debug + Send + Sync + 'static {
         Box::pin(async { Ok(Vec::new()) })
     }
 
-    /// A store over the same rows for one more manager, with connections of its own: no manager uses what
-    /// another one may close, use up or give up. The default, `None`, is for a store that managers can share.
+    /// A store over the same rows for one more manager, with connections of its own. So no manager depends on
+    /// connections that another one may close or use up. The default, `None`, is for a store that managers
+    /// can share.
     fn for_manager(&self) -> Option<Arc<dyn Store>> {
         None
     }
@@ -239,8 +241,8 @@ pub trait Store: Debug + Send + Sync + 'static {
         0
     }
 
-    /// For stores of dblock itself: what a statement in a user's transaction needs to know of a part, which only
-    /// dblock can read. A store around another one passes its answer on. Asked when a lease exists there.
+    /// For stores of dblock itself: what a statement in a user's transaction needs to know about a part. Only
+    /// dblock can read it. A store around another one passes its answer on. Asked when a lease exists there.
     #[doc(hidden)]
     fn transaction_source(&self, part: usize) -> Option<Arc<dyn Any + Send + Sync>> {
         let _ = part;
@@ -287,9 +289,9 @@ pub struct Capabilities {
     /// [`Store::apply`] never waits: its future is ready at the first poll. The engine then carries out
     /// requests in the thread that makes them.
     pub immediate: bool,
-    /// The rows of unused keys stay until [`Store::purge`] deletes them. Without this the store drops them by
-    /// itself, when their tokens are in the past and no request of their last lease can be on its way, and
-    /// [`Store::purge`] does nothing. The memory store does both.
+    /// The rows of unused keys stay until [`Store::purge`] deletes them. Without this [`Store::purge`] does
+    /// nothing, and the store drops such rows itself. It does so only when their tokens are in the past and
+    /// no request of their last lease can be on its way. The memory store drops rows, and can be purged too.
     pub purge: bool,
     /// The shortest lease that the store can keep. A manager refuses an acquire with a shorter ttl before
     /// anything is sent. Zero, the default, allows every ttl. A store that counts in steps rounds a lease up.

@@ -13,7 +13,7 @@ mod under_loom {
 
     use loom::sync::atomic;
 
-    /// Most interruptions of a thread in the orders that `in_every_order` tries.
+    /// How often a thread is interrupted at most, in the orders that `in_every_order` tries.
     const INTERRUPTIONS: usize = 3;
 
     pub fn in_every_order(test: impl Fn() + Send + Sync + 'static) {

@@ -39,7 +39,7 @@ pub(crate) enum Ended<T> {
 }
 
 impl<T> Ended<T> {
-    /// The same end of another value.
+    /// Maps the value, and keeps how the body ended.
     #[cfg(feature = "run_once")]
     pub(crate) fn map<U>(self, map: impl FnOnce(T) -> U) -> Ended<U> {
         match self {

@@ -3,7 +3,7 @@
 //! - [`machine`](dblock_core::machine) decides, one machine a key, without I/O.
 //! - [`cells`] keeps the machines.
 //! - [`shared`] calls them, carries out what they want done, and schedules what is to be sent and looked at.
-//! - [`handle`], [`acquire`], [`hold`] and [`lease`] are what the manager and its guards call. Callers step a
+//! - [`handle`], [`acquire`], [`asked`], [`turn`], [`hold`] and [`lease`] are what the manager and its guards call. Callers step a
 //!   machine themselves when they acquire, enter, leave, give up, or ask for a fence check or another ttl.
 //!   None of their futures ever drives a statement.
 //! - [`driver`] sends the requests and feeds the answers back. It has a thread of its own, so that nothing
@@ -11,6 +11,7 @@
 //!   once, in memory, is asked in the caller's own thread.
 
 mod acquire;
+mod asked;
 mod cells;
 mod clock;
 mod driver;
@@ -28,12 +29,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::mpsc;
 
-#[cfg(feature = "sql")]
-pub(crate) use self::acquire::Entered;
 pub(crate) use self::driver::purge;
 #[cfg(any(feature = "sql", feature = "run_once"))]
 pub(crate) use self::handle::STORE_TIMEOUT;
-pub(crate) use self::handle::{EngineHandle, Turn};
+pub(crate) use self::handle::{EngineHandle, Permit};
 #[cfg(feature = "sql")]
 pub(crate) use self::hold::EndsOthers;
 pub(crate) use self::hold::Hold;
@@ -42,7 +41,7 @@ pub(crate) use self::lease::InRun;
 pub(crate) use self::lease::Lease;
 pub(crate) use self::shared::Settings;
 #[cfg(feature = "sql")]
-pub(crate) use self::turn::TurnToTake;
+pub(crate) use self::turn::{Entered, TurnToTake};
 pub(crate) use dblock_core::machine::call::{Begin, Call};
 pub(crate) use dblock_core::machine::env::Time;
 pub(crate) use dblock_core::machine::out::Unconfirmed;

@@ -18,6 +18,7 @@
 //!
 //! With `keys = […]`, `key` is an array of such keys, and `run_all` takes the place of `run`.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -109,6 +110,14 @@ impl<T, E: From<LockError>> Fallible for Result<T, E> {
     }
 }
 
+/// The manager that the call names, else the innermost scope's, else the installed one.
+fn manager_or_default(manager: Option<&LockManager>) -> Result<Cow<'_, LockManager>, LockError> {
+    manager.map_or_else(
+        || LockManager::default_manager().map(Cow::Owned),
+        |manager| Ok(Cow::Borrowed(manager)),
+    )
+}
+
 /// Takes the lock, runs the body under it, and releases.
 ///
 /// Without a manager it uses the innermost scope's, else the installed one.
@@ -122,13 +131,7 @@ pub fn run<F: Future>(
     body: F,
 ) -> impl Future<Output = Result<F::Output, LockError>> {
     let acquire = async move {
-        let default;
-        let manager = if let Some(manager) = manager {
-            manager
-        } else {
-            default = LockManager::default_manager()?;
-            &default
-        };
+        let manager = manager_or_default(manager)?;
         let key = manager.key(&key)?;
         Ok(vec![manager.hold(&key, &options).await?])
     };
@@ -148,13 +151,7 @@ pub fn run_all<F: Future>(
     // An array of many keys would make the future large.
     let keys: Vec<String> = keys.into_iter().collect();
     let acquire = async move {
-        let default;
-        let manager = if let Some(manager) = manager {
-            manager
-        } else {
-            default = LockManager::default_manager()?;
-            &default
-        };
+        let manager = manager_or_default(manager)?;
         let (holds, _) = manager.lock(keys).options(&options).holds().await?;
         Ok(holds.into_vec())
     };
@@ -279,14 +276,8 @@ pub async fn enter_in(
     options: LockOptions,
     tx: &mut dyn FenceConnection,
 ) -> Result<InTransaction, LockError> {
-    let hold = match manager {
-        Some(manager) => manager.hold_in(&key, &options, tx).await?,
-        None => {
-            LockManager::default_manager()?
-                .hold_in(&key, &options, tx)
-                .await?
-        }
-    };
+    let manager = manager_or_default(manager)?;
+    let hold = manager.hold_in(&key, &options, tx).await?;
     // A nested call leaves the lock to the outer one.
     let is_outermost = hold.lease().hold_count() == 1;
     Ok(InTransaction {
@@ -374,12 +365,12 @@ pub trait RunResult {
     type Value;
     /// The error of a failure.
     type Error;
-    /// As a result.
+    /// Turns the body's value into a `Result`.
     ///
     /// # Errors
     /// The body's own.
     fn result(self) -> Result<Self::Value, Self::Error>;
-    /// From a result.
+    /// Turns the `Result` of a run into such a value.
     fn of(result: Result<Self::Value, Self::Error>) -> Self;
 }
 
@@ -416,14 +407,8 @@ where
     // In a box, because each future around it would store it once more.
     let body = Box::pin(body);
     async move {
-        let found;
-        let manager = if let Some(manager) = manager {
-            manager
-        } else {
-            found = LockManager::default_manager()?;
-            &found
-        };
-        let call = crate::once::OnceCall::new(manager, &key, options)?;
+        let manager = manager_or_default(manager)?;
+        let call = crate::once::OnceCall::new(&manager, &key, options)?;
         call.run(async |_| body.await.result()).await.map(R::of)
     }
 }

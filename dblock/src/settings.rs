@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use dblock_core::config::{Written, or};
 use dblock_core::duration;
+use serde::de::Error as _;
+use serde::{Deserialize as _, Deserializer};
 
 use crate::builder::LockManagerBuilder;
 
@@ -66,27 +68,33 @@ pub struct ManagerSettings {
     pub(crate) hand_over: Option<bool>,
     #[serde(deserialize_with = "dblock_core::config::given")]
     pub(crate) trust_any_server: Option<bool>,
-    #[serde(deserialize_with = "dblock_core::config::given")]
+    #[serde(deserialize_with = "purge_after")]
     pub(crate) purge_after: Option<Limit>,
-    #[serde(deserialize_with = "dblock_core::config::given")]
+    #[serde(deserialize_with = "transaction_idle_limit")]
     pub(crate) transaction_idle_limit: Option<Limit>,
 }
 
 /// A duration that may be switched off.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Deserialize)]
-#[serde(try_from = "dblock_core::config::Written")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Limit {
     None,
     After(Duration),
 }
 
-impl TryFrom<Written> for Limit {
-    type Error = String;
+fn purge_after<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Limit>, D::Error> {
+    limit("purge_after", deserializer)
+}
 
-    fn try_from(written: Written) -> Result<Self, String> {
-        let length = written.read("a limit", |text| or("none", text, duration::sum))?;
-        Ok(length.map_or(Self::None, Self::After))
-    }
+fn transaction_idle_limit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Limit>, D::Error> {
+    limit("transaction_idle_limit", deserializer)
+}
+
+/// Reads a limit that is given. An error names its field.
+fn limit<'de, D: Deserializer<'de>>(field: &str, deserializer: D) -> Result<Option<Limit>, D::Error> {
+    let written = Written::deserialize(deserializer)?;
+    let length = written.read(field, |text| or("none", text, duration::sum));
+    let length = length.map_err(D::Error::custom)?;
+    Ok(Some(length.map_or(Limit::None, Limit::After)))
 }
 
 impl From<Limit> for Option<Duration> {
@@ -193,7 +201,11 @@ mod tests {
             ("url = \"postgres://\"", "expected one of `namespace`, `table`"),
             (
                 "purge_after = \"never\"",
-                "expected a duration such as \"5s\", or \"none\"",
+                "`purge_after`: \"never\" is unknown; expected a duration such as \"5s\", or \"none\"",
+            ),
+            (
+                "transaction_idle_limit = \"never\"",
+                "`transaction_idle_limit`: \"never\" is unknown",
             ),
         ] {
             let error = toml::<ManagerSettings>(text).unwrap_err();

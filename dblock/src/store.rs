@@ -1,19 +1,6 @@
 //! The contract between the engine and the stores, which keep the rows.
 //!
-//! A store executes requests. It has no memory of its own, decides nothing about waiting, and never
-//! retries an acquire. The clock of its database alone decides when a lease expires.
-//!
-//! # The row
-//! `lock_key` (primary key), `lock_owner`, `reentrant_count`, `expire_at`, `lease_id`, `fence_token`,
-//! `fence_ceiling`, `wanted_until`, `acquired_at`, `holder`, `revoked`. All times are µs since the Unix
-//! epoch on the store's clock, read at the statement (called *now* below). A row is **free** when
-//! `reentrant_count` is 0, **held** when the count is above 0 and `expire_at > now`, and **expired**
-//! otherwise. Rows stay after a release.
-//!
-//! A held row may name a **successor**, the lease of another process that waits for the key: `next_lease`,
-//! `next_owner`, `next_holder`, `next_ttl`, `next_spare`, `next_since` and `next_until`. It is *live* while
-//! `next_until > now`. The release of the row passes it on to a live successor. On a row that is free or
-//! expired these columns mean nothing.
+//! [`dblock_core::store`] says what a store does and what a row is; the rules are those of [`Store::apply`].
 
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod busy_keys;

@@ -3,6 +3,7 @@
 //!
 //! It is read from the JSON of rustdoc, which stable compilers write when they are told that they may.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -27,13 +28,16 @@ pub(crate) async fn check(way: Way) -> anyhow::Result<()> {
     let folder = top().join(LISTINGS);
     let update = std::env::var_os(UPDATE).is_some();
     let mut told = String::new();
+    let mut listings = Vec::new();
+    let mut paths = Shown::new();
     for name in crates {
-        let now = read(&documents.join(format!("{}.json", name.replace('-', "_"))))?;
-        let now = if name == "dblock" {
-            now
-        } else {
-            without_private_modules(&now)
-        };
+        let of_rustdoc = name.replace('-', "_");
+        let listing = read(&documents.join(format!("{of_rustdoc}.json")))?;
+        shown(&of_rustdoc, &listing, &mut paths);
+        listings.push((name, listing));
+    }
+    for (name, now) in listings {
+        let now = with_public_paths(&now, &paths);
         let listing = folder.join(format!("{name}.txt"));
         if update {
             std::fs::write(&listing, now).with_context(|| listing.display().to_string())?;
@@ -82,22 +86,72 @@ fn read(json: &Path) -> anyhow::Result<String> {
         .to_string())
 }
 
-/// The types of `dblock` by their names alone: for another crate rustdoc names the module that has a type,
-/// which may be private and move.
-fn without_private_modules(api: &str) -> String {
-    let mut shown = String::new();
-    let mut rest = api;
-    while let Some((before, path)) = rest.split_once("dblock::") {
-        let end = path.find(|c: char| !c.is_alphanumeric() && !matches!(c, '_' | ':'));
-        let (path, after) = path.split_at(end.unwrap_or(path.len()));
-        let modules = path
+/// Where a crate shows its types, by the name of the crate and that of the type.
+type Shown = BTreeMap<(String, String), String>;
+
+/// The public paths of the types in the listing of `name`.
+fn shown(name: &str, listing: &str, shown: &mut Shown) {
+    const KINDS: [&str; 6] = ["enum ", "struct ", "trait ", "type ", "union ", "use "];
+    let start = format!("{name}::");
+    for line in listing.lines() {
+        let Some((_, item)) = line.split_once("pub ") else {
+            continue;
+        };
+        let item = item.strip_prefix("unsafe ").unwrap_or(item);
+        let Some(item) = KINDS.iter().find_map(|kind| item.strip_prefix(kind)) else {
+            continue;
+        };
+        let (path, _) = item.split_at(end_of_path(item));
+        let Some((modules, of_type)) = path.rsplit_once("::") else {
+            continue;
+        };
+        let in_a_module = modules
             .split("::")
-            .take_while(|part| part.starts_with(char::is_lowercase));
-        let length: usize = modules.map(|part| part.len() + "::".len()).sum();
-        shown.extend([before, "dblock::", path.get(length..).unwrap_or(path)]);
+            .all(|module| module.starts_with(char::is_lowercase));
+        if path.starts_with(&start) && in_a_module {
+            shown
+                .entry((name.to_owned(), of_type.to_owned()))
+                .and_modify(|known| {
+                    if path.len() < known.len() {
+                        path.clone_into(known);
+                    }
+                })
+                .or_insert_with(|| path.to_owned());
+        }
+    }
+}
+
+fn end_of_path(text: &str) -> usize {
+    let end = text.find(|c: char| !c.is_alphanumeric() && !matches!(c, '_' | ':'));
+    let path = text.split_at(end.unwrap_or(text.len())).0;
+    // A bound may follow.
+    path.trim_end_matches(':').len()
+}
+
+/// The types of `dblock` and `dblock_core` by their public paths: for another crate rustdoc names the module that has a
+/// type, which may be private and move.
+fn with_public_paths(api: &str, shown: &Shown) -> String {
+    let mut text = String::new();
+    let mut rest = api;
+    while let Some(start) = rest.find("dblock") {
+        let (before, from) = rest.split_at(start);
+        let (path, after) = from.split_at(end_of_path(from));
+        text += before;
+        let parts: Vec<&str> = path.split("::").collect();
+        let of_type = parts.iter().position(|part| part.starts_with(char::is_uppercase));
+        let public = of_type.and_then(|at| Some((at, shown.get(&(parts[0].into(), parts[at].into()))?)));
+        match public {
+            Some((at, public)) => {
+                text += public;
+                for part in &parts[at + 1..] {
+                    text.extend(["::", part]);
+                }
+            }
+            None => text += path,
+        }
         rest = after;
     }
-    shown + rest
+    text + rest
 }
 
 /// The lines that only one of them has.
@@ -113,7 +167,7 @@ fn changes(before: &str, now: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{changes, without_private_modules};
+    use super::{Shown, changes, shown, with_public_paths};
 
     #[test]
     fn only_what_differs_is_told() {
@@ -123,16 +177,34 @@ mod tests {
 
     #[test]
     fn where_a_type_of_another_crate_is_does_not_matter() {
+        let mut paths = Shown::new();
+        let core = "#[non_exhaustive] pub enum dblock_core::LockError\npub struct dblock_core::LockRow\n\
+                    pub dblock_core::LockError::Busy::key: dblock_core::key::Key\n";
+        shown("dblock_core", core, &mut paths);
+        shown(
+            "dblock",
+            "pub use dblock::LockRow\npub trait dblock::fence::FenceConnection: core::marker::Send\n",
+            &mut paths,
+        );
         for (of_rustdoc, shown) in [
-            ("a(dblock::store::row::LockRow) -> b", "a(dblock::LockRow) -> b"),
             (
-                "dblock::store::StoreSource::from(a)",
-                "dblock::StoreSource::from(a)",
+                "a(&dblock_core::store::row::LockRow) -> b",
+                "a(&dblock_core::LockRow) -> b",
             ),
+            ("dblock::store::row::LockRow", "dblock::LockRow"),
+            (
+                "dblock::fence::connection::FenceConnection::run",
+                "dblock::fence::FenceConnection::run",
+            ),
+            (
+                "Result<a, dblock_core::error::LockError>",
+                "Result<a, dblock_core::LockError>",
+            ),
+            ("dblock_core::key::Key", "dblock_core::key::Key"),
             ("dblock::fence::begin", "dblock::fence::begin"),
             ("dblock_redis::RedisStore", "dblock_redis::RedisStore"),
         ] {
-            assert_eq!(without_private_modules(of_rustdoc), shown);
+            assert_eq!(with_public_paths(of_rustdoc, &paths), shown);
         }
     }
 }

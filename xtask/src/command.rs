@@ -62,7 +62,7 @@ async fn quietly(command: &mut Command, line: &str) -> anyhow::Result<()> {
 }
 
 /// Settings of cargo that make a build in a fresh clone quicker: nothing is prepared for a next build, and
-/// nothing for a debugger. Whoever sets one of them outside has their way.
+/// nothing for a debugger. A value from the environment wins.
 const QUICKER: [(&str, &str); 2] = [("CARGO_INCREMENTAL", "0"), ("CARGO_PROFILE_DEV_DEBUG", "0")];
 
 /// Cargo, the one that runs us, at the top of the workspace.

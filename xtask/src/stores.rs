@@ -11,15 +11,6 @@ const STORES: [(&str, &str); 3] = [
     ("sqlite", "sqlx-sqlite"),
 ];
 
-/// The stores that are crates of their own, and their suite. They need the contract, and nothing of an application's.
-const CRATES: [&str; 5] = [
-    "dblock-conformance",
-    "dblock-etcd",
-    "dblock-redis",
-    "dblock-sharded",
-    "dblock-zookeeper",
-];
-
 pub(crate) async fn check(way: Way) -> anyhow::Result<()> {
     // What the stores share alone is for a program that keeps its locks elsewhere, such as one with `dblock-axum`.
     let sets = STORES
@@ -37,17 +28,6 @@ pub(crate) async fn check(way: Way) -> anyhow::Result<()> {
         );
         way.run(cargo(["clippy"]).args(alone).args(["--", "-D", "warnings"]))
             .await?;
-    }
-    for name in CRATES {
-        let tree = output(cargo(["tree", "-e", "normal", "--prefix", "none"]).args(["-p", name])).await?;
-        let needless = tree
-            .lines()
-            .find(|line| line.starts_with("dblock v") || line.starts_with("sqlx"));
-        ensure!(
-            needless.is_none(),
-            "{name} depends on {}",
-            needless.unwrap_or_default()
-        );
     }
     Ok(())
 }

@@ -20,7 +20,7 @@ pub struct Call {
     pub nested: bool,
     /// A transaction of the caller's can take the key itself.
     pub takes: bool,
-    /// The change that the acquire makes beside the lock.
+    /// A change of the key's record that the acquire makes in the same transaction.
     pub begin: Option<Begin>,
 }
 

@@ -7,9 +7,9 @@
 //!
 //! Batches are coalesced: a batch costs one commit, however few requests are in it, and callers that were
 //! answered together tend to ask again together. So a batch of acquires waits a moment for a batch of
-//! releases that is on its way and is not smaller, because the callers of that one are about to acquire. The
-//! same holds the other way round. A batch also waits for callers that the last batch has answered and that
-//! do not run yet. Each batch waits only once.
+//! releases that is on its way. The callers of that one are about to acquire. It must not be the smaller one.
+//! The same holds the other way round. A batch also waits for callers that the last batch has answered and
+//! that do not run yet. Each batch waits only once.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -31,8 +31,8 @@ pub fn time_limit(limit: Option<Duration>) -> Duration {
     limit.unwrap_or(TIMEOUT).max(SHORTEST_TIMEOUT)
 }
 
-/// Longest time that a batch coalesces: that another one, or callers, are waited for. A commit takes less,
-/// unless something is wrong.
+/// The longest time that a batch waits for another batch or for callers. A commit takes less, unless
+/// something is wrong.
 const COALESCE: Duration = Duration::from_millis(2);
 
 /// A batch with fewer requests is not waited for.

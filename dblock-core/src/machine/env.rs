@@ -1,5 +1,5 @@
-//! The inputs of a step beside its call. The core has no clock: the driver reads a real one, a simulation makes
-//! one up.
+//! The inputs of a step besides the call itself. The core has no clock: the driver reads a real one, a
+//! simulation makes one up.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -35,8 +35,8 @@ impl Env<'_> {
     }
 }
 
-/// Nanoseconds since an origin that the creator chose. At most [`Time::MAX`], which leaves four bits free
-/// beside it.
+/// Nanoseconds since an origin that the creator chose. At most [`Time::MAX`]. The upper four bits of the
+/// `u64` stay free, for `end`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Time(u64);
 
@@ -76,10 +76,10 @@ impl Add<Duration> for Time {
     }
 }
 
-/// Clocks may run apart by less than one second in this many.
+/// Two clocks drift apart by less than one second in this many seconds.
 const CLOCKS_AGREE: u32 = 1000;
 
-/// A length on one clock in which this length surely passes on another.
+/// How long to wait by one clock until `length` has surely passed by another.
 pub fn on_any_clock(length: Duration) -> Duration {
     length + length / CLOCKS_AGREE
 }

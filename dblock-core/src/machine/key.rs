@@ -1,8 +1,9 @@
 //! One key: everything that a process knows and decides about it, as a machine without I/O.
 //!
-//! Callers call it, [`handle_…`](Machine::handle_answer) takes what arrives, and [`poll_…`](Machine::poll_reply)
-//! says what is to be done then. At most one request for a key is on its way. Before and after each call time
-//! passes (`advance`): there a lease ends, and the next caller enters.
+//! Callers call it, [`handle_…`](Machine::handle_answer) takes what arrives, and
+//! [`poll_…`](Machine::poll_reply) says what is to be done then. At most one request for a key is on its way.
+//! Each call runs `advance` first and last. `advance` ends a lease whose time is over, and lets the next
+//! caller enter.
 //!
 //! - `held` is the lease that this process has, a state machine with its table at the top of its file.
 //! - `asking` says when to ask for one, and keeps this process's place as successor.
@@ -26,12 +27,12 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-pub use self::held::Confirm;
+pub use self::held::{Confirm, Kept};
 pub use self::requests::Transmit;
 
 use self::abandoned::Abandoned;
 use self::asking::Asking;
-use self::held::{Held, Shows, ttl_of};
+use self::held::{Held, Shows, ended_reason, ttl_of};
 use self::queue::{Fairness, WaitQueue};
 use self::requests::{OnItsWay, Sent};
 use self::turns::Turns;
@@ -55,13 +56,28 @@ pub struct Machine<A, C> {
     fairness: Fairness,
     abandoned: Vec<Abandoned>,
     on_its_way: Option<OnItsWay>,
-    /// The kind of request for which the dispatcher lists this key.
-    listed: Option<Kind>,
-    /// The same, if the dispatcher does not know it yet.
-    newly_listed: Option<Kind>,
+    listed: Listed,
     look_at: Option<Time>,
     notes: VecDeque<Note>,
     replies: VecDeque<Reply<A, C>>,
+}
+
+/// The kind of request that this key has asked the dispatcher to send.
+#[derive(Debug, Clone, Copy)]
+enum Listed {
+    No,
+    /// [`poll_ready`](Machine::poll_ready) has not told the dispatcher yet.
+    New(Kind),
+    Known(Kind),
+}
+
+impl Listed {
+    fn kind(self) -> Option<Kind> {
+        match self {
+            Self::No => None,
+            Self::New(kind) | Self::Known(kind) => Some(kind),
+        }
+    }
 }
 
 /// A key that a transaction keeps although its owner has left.
@@ -69,9 +85,18 @@ pub struct Machine<A, C> {
 pub struct Left {
     pub lease_id: Uuid,
     pub fence_token: i64,
-    /// The transaction has taken the key, without a lease: nobody else sees its lease id in the row before the
-    /// commit.
-    pub taken: bool,
+    pub kept: Kept,
+}
+
+/// The reason why a lock is not closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotClosed {
+    /// The owner has no hold any more.
+    Over(LostReason),
+    /// There is another hold.
+    OtherHold,
+    /// Another caller has closed it.
+    Before,
 }
 
 impl<A, C> Machine<A, C> {
@@ -85,15 +110,14 @@ impl<A, C> Machine<A, C> {
             fairness: Fairness::default(),
             abandoned: Vec::new(),
             on_its_way: None,
-            listed: None,
-            newly_listed: None,
+            listed: Listed::No,
             look_at: None,
             notes: VecDeque::new(),
             replies: VecDeque::new(),
         }
     }
 
-    /// What takes back the run of `ownership` that has begun, or may have, and whose body has not.
+    /// The change that undoes the begin of `ownership`'s run. `None` once its body has begun.
     pub fn undo(&self, ownership: &Arc<Ownership>) -> Option<Arc<RecordChange>> {
         let held = self.held.as_ref()?;
         held.undo
@@ -121,7 +145,7 @@ impl<A, C> Machine<A, C> {
         &self.key
     }
 
-    /// Whatever is called, time passes before and after it, and what can be sent next is found.
+    /// Wraps every call. It runs `advance` before and after, then finds the next request.
     fn during<R>(&mut self, env: &mut Env<'_>, does: impl FnOnce(&mut Self, &mut Env<'_>) -> R) -> R {
         // Whether a lease has ended must be decided before an answer moves its end.
         self.advance(env);
@@ -133,7 +157,7 @@ impl<A, C> Machine<A, C> {
         answer
     }
 
-    /// Takes what the lease has said.
+    /// Moves the notes and replies of `held` to the machine's own queues.
     fn hear(&mut self) {
         if let Some(held) = &mut self.held {
             self.notes.extend(held.take_notes());
@@ -143,7 +167,7 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    /// Replies after what the lease has said before.
+    /// Queues a reply behind those that `held` made earlier.
     fn reply(&mut self, reply: Reply<A, C>) {
         self.hear();
         self.replies.push_back(reply);
@@ -178,9 +202,10 @@ impl<A, C> Machine<A, C> {
         });
     }
 
-    /// The caller comes back to its place in the queue: its number is still its own. It `takes` when it has its
-    /// connection now, and does not when its take has taken nothing and it wants a lease. Its turn is over. No
-    /// caller gets a turn before `no_turns_for` has passed: the row's ceiling is ahead of the clock by that much.
+    /// The caller comes back to its place in the queue: its number is still its own. `call.takes` is true for
+    /// a caller that tries again. It is false for a caller whose take failed and that now wants a lease. Its
+    /// turn is over. No caller gets a turn before `no_turns_for` has passed: the row's ceiling is ahead of
+    /// the clock by that much.
     pub fn come_back(
         &mut self,
         env: &mut Env<'_>,
@@ -198,8 +223,8 @@ impl<A, C> Machine<A, C> {
         });
     }
 
-    /// The caller's transaction has written the row, in the turn with this lease. `None` when that was over before,
-    /// too late or by a shutdown: then the caller rolls back.
+    /// The caller's transaction has written the row, in the turn with this lease. `None` if the turn had
+    /// ended before, by timeout or shutdown. The caller must then roll back.
     pub fn taken(
         &mut self,
         env: &mut Env<'_>,
@@ -231,7 +256,9 @@ impl<A, C> Machine<A, C> {
         confirm: Option<Confirm<C>>,
     ) -> Result<(), LostReason> {
         self.during(env, |machine, _| {
-            let entered = machine.own_lease().and_then(|held| held.enter(ownership));
+            let entered = machine
+                .own_lease(ownership)
+                .and_then(|held| held.enter(ownership));
             machine.confirm(ownership, confirm, entered.map(|()| Shows::Holds));
             entered
         })
@@ -248,7 +275,7 @@ impl<A, C> Machine<A, C> {
     ) -> Option<Duration> {
         self.during(env, |machine, env| {
             let left = machine
-                .own_lease()
+                .own_lease(ownership)
                 .and_then(|held| held.leave(ownership, returned, env.now));
             machine.confirm(ownership, confirm, left.map(|_| Shows::Holds));
             left.ok().flatten()
@@ -258,7 +285,7 @@ impl<A, C> Machine<A, C> {
     /// A fence check: no local hand-over from here on. The reply comes when the row names the owner.
     pub fn pin(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>, confirm: Option<Confirm<C>>) {
         self.during(env, |machine, _| {
-            let pinned = machine.own_lease().and_then(|held| held.pin(ownership));
+            let pinned = machine.own_lease(ownership).and_then(|held| held.pin(ownership));
             machine.confirm(ownership, confirm, pinned.map(|()| Shows::Owner));
         });
     }
@@ -272,52 +299,57 @@ impl<A, C> Machine<A, C> {
         confirm: Confirm<C>,
     ) {
         self.during(env, |machine, _| {
-            let set = machine.own_lease().and_then(|held| held.set_ttl(ownership, ttl));
+            let set = machine
+                .own_lease(ownership)
+                .and_then(|held| held.set_ttl(ownership, ttl));
             machine.confirm(ownership, Some(confirm), set.map(|()| Shows::End));
         });
     }
 
-    /// A run of the owner's begins, by a write of its own: this change takes it back. Refused once the lease
-    /// has ended.
-    pub fn begin(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>, undo: Arc<RecordChange>) -> bool {
+    /// The owner begins a run by a separate write. `undo` is the change that undoes that write. Refused once
+    /// the lease has ended.
+    pub fn begin(
+        &mut self,
+        env: &mut Env<'_>,
+        ownership: &Arc<Ownership>,
+        undo: Arc<RecordChange>,
+    ) -> Result<(), LostReason> {
         self.during(env, |machine, _| {
-            let held = machine.held.as_mut();
-            held.is_some_and(|held| held.begin(ownership, undo))
+            machine.own_lease(ownership)?.begin(ownership, undo)
         })
     }
 
-    /// The body of a run begins: that is not taken back any more. Refused once the lease has ended.
-    pub fn begun(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> bool {
-        self.during(env, |machine, _| {
-            let held = machine.held.as_mut();
-            held.is_some_and(|held| held.begun(ownership))
+    /// The body of a run begins. From now on the run's begin is not undone. Refused once the lease has ended.
+    pub fn begun(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
+        self.during(env, |machine, _| machine.own_lease(ownership)?.begun(ownership))
+    }
+
+    /// A write that ends the owner's last hold is on its way. No hold is added from now on. Refused while
+    /// there is a second hold.
+    pub fn close(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> Result<(), NotClosed> {
+        self.during(env, |machine, env| {
+            let held = machine.own_lease(ownership).map_err(NotClosed::Over)?;
+            held.close(ownership)?;
+            machine.announce_turn(env);
+            Ok(())
         })
     }
 
-    /// The last hold of the owner's ends with something that is on its way: no other hold is added from here
-    /// on. Refused when there is one.
-    pub fn close(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> bool {
-        self.during(env, |machine, _| {
-            let held = machine.held.as_mut();
-            held.is_some_and(|held| held.close(ownership))
-        })
-    }
-
-    /// That has failed.
+    /// The write that was to end the last hold has failed. Holds can be added again.
     pub fn reopen(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) {
         self.during(env, |machine, _| {
             machine.held.iter_mut().for_each(|held| held.reopen(ownership));
         });
     }
 
-    /// A transaction of the owner's has freed the row, and keeps it locked until it ends.
+    /// A transaction of the owner has written the release. The row stays locked until that transaction ends.
     pub fn keep_in_transaction(
         &mut self,
         env: &mut Env<'_>,
         ownership: &Arc<Ownership>,
     ) -> Result<(), LostReason> {
         self.during(env, |machine, env| {
-            let held = machine.own_lease()?;
+            let held = machine.own_lease(ownership)?;
             held.keep_in_transaction(ownership, env.now)
         })
     }
@@ -418,7 +450,11 @@ impl<A, C> Machine<A, C> {
 
     /// The key has a request of this kind, and is not listed for it yet.
     pub fn poll_ready(&mut self) -> Option<Kind> {
-        self.newly_listed.take()
+        let Listed::New(kind) = self.listed else {
+            return None;
+        };
+        self.listed = Listed::Known(kind);
+        Some(kind)
     }
 
     /// When to call [`handle_timeout`](Self::handle_timeout) if nothing else is called first.
@@ -438,7 +474,7 @@ impl<A, C> Machine<A, C> {
     /// The request of the key, if it has one of these kinds. From here on it is on its way.
     pub fn poll_transmit(&mut self, env: &mut Env<'_>, kinds: &[Kind]) -> Option<Transmit> {
         self.during(env, |machine, env| {
-            machine.listed = None;
+            machine.listed = Listed::No;
             let request = machine.send(kinds, env)?;
             let held = machine.held.as_ref();
             let time_limit = held.and_then(|held| held.time_limit(env.now));
@@ -453,8 +489,9 @@ impl<A, C> Machine<A, C> {
             .filter(|held| Arc::ptr_eq(held.current(), ownership))
     }
 
-    fn own_lease(&mut self) -> Result<&mut Held<C>, LostReason> {
-        self.held.as_mut().ok_or(LostReason::Released)
+    /// The lease of this process. Where there is none, the reason why `ownership` has ended.
+    fn own_lease(&mut self, ownership: &Ownership) -> Result<&mut Held<C>, LostReason> {
+        self.held.as_mut().ok_or_else(|| ended_reason(ownership))
     }
 
     fn confirm(
@@ -467,13 +504,13 @@ impl<A, C> Machine<A, C> {
             (None, ..) => {}
             (Some(confirm), Ok(shows), Some(held)) => held.confirm(confirm, shows),
             (Some(confirm), ..) => {
-                let reason = ownership.ended().unwrap_or(LostReason::Released);
-                self.reply(Reply::Confirmed(confirm.to, Err(Unconfirmed::Lost(reason))));
+                let lost = Unconfirmed::Lost(ended_reason(ownership));
+                self.reply(Reply::Confirmed(confirm.to, Err(lost)));
             }
         }
     }
 
-    // ── What time does ───────────────────────────────────────────────────────────────────────────────
+    // ── Time ─────────────────────────────────────────────────────────────────────────────────────────
 
     /// Lets time pass: ends and forgets a lease, hands it over to the next caller, and replies to callers
     /// whose timeout has passed.
@@ -527,7 +564,7 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    /// Takes back the run of a lease that has ended without a release, if its body has not begun. Nobody can
+    /// Undoes the begin of a run whose lease ended without a release and whose body never began. Nobody can
     /// begin under the lease any more.
     fn take_back(&mut self, held: &Held<C>, now: Time) {
         if let Some(undo) = &held.undo {

@@ -1,4 +1,5 @@
-//! What a machine tells its callers and the log. It is told after the key's mutex is released.
+//! What a machine tells its callers and the log. The engine delivers it after it has unlocked the key's
+//! mutex.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -37,12 +38,14 @@ pub enum Reply<A, C> {
     Granted(Waiter<A>, Arc<Ownership>),
     /// The caller may try to take the key in its transaction.
     Turn(Waiter<A>, Turn),
+    /// It is soon the caller's turn: it gets its connection now, and comes back with that.
+    Soon(Waiter<A>, Turn),
     Refused(Waiter<A>, Refusal),
     /// Whether the store has confirmed what the caller did.
     Confirmed(C, Result<(), Unconfirmed>),
 }
 
-/// The reason why the row does not record what a caller did.
+/// The reason why a caller's change is not confirmed. After `NoAnswer` the row may record it all the same.
 #[derive(Debug, Clone)]
 pub enum Unconfirmed {
     /// The lease had already ended.
@@ -68,7 +71,7 @@ pub enum Refusal {
 #[derive(Debug)]
 pub enum Note {
     TakenOver(Arc<Ownership>, Holder),
-    /// The tasks that watch it are to be woken.
+    /// The engine wakes the tasks that watch this lease.
     Lost(Arc<Ownership>, LostReason),
     /// As `Lost`.
     Revoked(Arc<Ownership>, Duration),
@@ -85,7 +88,7 @@ pub enum Note {
     RenewedAgain(Arc<Ownership>),
     /// How late the renewal was that has just been confirmed.
     RenewalLag(Duration),
-    /// The owner entered after this time, in which the key was taken.
+    /// The owner waited this long because the key was held.
     Waited(Arc<Ownership>, Duration),
     /// The owner's lock went to another task of this process.
     HandedOver(Arc<Ownership>),

@@ -31,7 +31,7 @@ pub struct Ownership {
     pub begun: bool,
     end: End,
     revoked: AtomicBool,
-    /// A call of the owner's is in a run of the key. The core only keeps it.
+    /// One of the owner's calls runs the key's `run_once` body. The core stores this flag and never reads it.
     pub in_run: AtomicBool,
 }
 
@@ -62,8 +62,8 @@ impl Ownership {
         }
     }
 
-    /// The reason why it has ended, if it has; the first one stays. `true` for the first look after the
-    /// deadline: that caller must then tell the others.
+    /// The reason why it has ended, if it has; the first one stays. The `bool` is true for the call that
+    /// ended it. That caller must wake the others.
     #[inline]
     pub fn look(&self, now: Time) -> (Option<LostReason>, bool) {
         let reason = match self.max_hold_until {

@@ -38,11 +38,12 @@ pub enum StoreErrorKind {
 
 impl StoreError {
     /// A failure with its message, which names the remedy where there is one. It must not contain a
-    /// password: a database URL is never part of it.
+    /// password: a database URL is never part of it. Lines of the message are joined by `; `, because a log entry is
+    /// one line.
     pub fn new(kind: StoreErrorKind, message: impl Into<String>) -> Self {
         Self {
             kind,
-            message: message.into(),
+            message: one_line(message.into()),
             source: None,
         }
     }
@@ -79,6 +80,29 @@ impl StoreError {
     }
 }
 
+/// A log entry is one line.
+pub(crate) fn one_line(text: String) -> String {
+    if text.contains('\n') {
+        text.lines().collect::<Vec<_>>().join("; ")
+    } else {
+        text
+    }
+}
+
+/// A message with its causes: some clients say only "db error" themselves. A cause that the text names already is left
+/// out.
+#[doc(hidden)]
+pub fn with_causes(mut text: String, mut cause: Option<&(dyn Error + 'static)>) -> String {
+    while let Some(error) = cause {
+        let said = error.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = error.source();
+    }
+    text
+}
+
 impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
@@ -88,5 +112,16 @@ impl fmt::Display for StoreError {
 impl Error for StoreError {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         self.source.as_deref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_one_line() {
+        let error = StoreError::new(StoreErrorKind::Other, "FATAL: no\nHINT: more\n");
+        assert_eq!(error.to_string(), "FATAL: no; HINT: more");
     }
 }

@@ -87,6 +87,16 @@ impl RunState {
         }
     }
 
+    /// For stores: whether the attempt of such a record [has the lock](Record::has_lock). `None` where that says
+    /// nothing.
+    pub fn has_lock(self) -> Option<bool> {
+        match self {
+            Self::Running => Some(true),
+            Self::Crashed => Some(false),
+            Self::Succeeded | Self::Failed => None,
+        }
+    }
+
     /// The state in the record.
     pub(crate) fn recorded(self) -> RecordState {
         match self {

@@ -20,7 +20,7 @@ pub struct Request {
     /// The action.
     pub action: Action,
     /// The change of the key's record, in the same transaction. An `Acquire` makes it if the answer is
-    /// `Granted`. A `Release` makes it if the row names the lease as its holder's, live or expired. The fence
+    /// `Granted`. A `Release` makes it if the row's `lease_id` is this lease, even an expired one. The fence
     /// token [`RecordEntry::OF_THE_LEASE`](super::RecordEntry::OF_THE_LEASE) stands for the token of that
     /// lease. An `Extend` has none, and neither has a request to a store that keeps no
     /// [`records`](super::Store::records).
@@ -125,9 +125,9 @@ impl Acquire {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Extend {
-    /// The number of holds. Absolute, so that a repeated request counts nothing twice. 0 when all have left
-    /// and the row is only kept busy, for `hold_min`: it stays held, with a count of 1, and its end becomes
-    /// now + `ttl` even if that is sooner than before.
+    /// The number of holds. Absolute, so that a repeated request counts nothing twice. 0 after the last hold,
+    /// when `hold_min` alone keeps the row busy. The row then stays held with a count of 1. Its end becomes
+    /// now + `ttl`, even if that is sooner.
     pub count: u32,
     /// Length of the lease from now.
     pub ttl: Duration,
@@ -154,8 +154,8 @@ pub struct HandedOver {
     pub owner: Uuid,
     /// As in [`Acquire`].
     pub holder: Arc<str>,
-    /// Its token: one of those that the acquire kept free, or one above all of them. In a store that
-    /// [raises tokens](super::Capabilities::raises_tokens) as many tokens as before are then free above it.
+    /// Its token: one of those that the acquire kept free, or one above all of them. A store that [raises
+    /// tokens](super::Capabilities::raises_tokens) then keeps as many tokens free above it as before.
     pub fence_token: i64,
 }
 

@@ -131,8 +131,8 @@ impl OpenTransaction {
 /// The lease of another process that a row names as next. It means nothing when the row is free or expired,
 /// or when `until` has passed.
 ///
-/// A store writes and reads all of it. So a field of a later version will not compile in a store that would
-/// lose it.
+/// A store writes and reads all of it. So a store that would drop a new field of a later version does not
+/// compile.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Successor {
     /// The lease.

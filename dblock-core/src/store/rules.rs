@@ -37,7 +37,7 @@ pub struct CarriedOut {
 /// # Errors
 /// The tokens of the key are used up. The row has not changed.
 pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<CarriedOut, StoreError> {
-    // Also when the lease has ended in another way, as with a transaction: nobody can write under it any more.
+    // A release also changes the record when the lease ended before in another way, such as by a transaction.
     let ends = matches!(request.action, Action::Release) && row.lease_id == request.lease_id;
     let ends = ends.then_some(row.fence_token);
     let (outcome, changed) = match &request.action {
@@ -196,8 +196,8 @@ fn used_up(key: &Key) -> StoreError {
     StoreError::new(StoreErrorKind::Other, message)
 }
 
-/// Makes `lease_id` the successor of a held row, unless another lease comes first. As in [`must_want`], it
-/// spares the write while half of the time is left.
+/// Makes `lease_id` the successor of a held row, unless another lease comes first. It writes nothing while at
+/// least half of the time is left, as [`must_want`].
 fn queue(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> bool {
     let Some((waited, length)) = ask.queue.zip(ask.wanted_for) else {
         return false;

@@ -21,7 +21,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use self::listener::{Listener, ListenerEvent};
 use self::stop::Stop;
 use super::cells::{Cell, Machine};
-use super::handle::{Command, Turns};
+use super::handle::{Command, Permits};
 use super::resumption::Resumption;
 use super::shared::Shared;
 use crate::store::{Outcome, Request, Store, StoreError, StoreErrorKind};
@@ -40,7 +40,7 @@ pub(super) struct Driver {
     /// The callers that the last batch answered.
     resumption: Option<Arc<Resumption>>,
     tasks: JoinSet<()>,
-    turns: Arc<Turns>,
+    permits: Arc<Permits>,
     stop: Stop,
 }
 
@@ -48,7 +48,7 @@ impl Driver {
     pub(super) fn new(shared: Arc<Shared>, inbox: mpsc::UnboundedReceiver<Command>) -> Self {
         Self {
             listener: Listener::new(&shared.store),
-            turns: Arc::new(Turns::new(shared.store.capabilities().concurrency)),
+            permits: Arc::new(Permits::new(shared.store.capabilities().concurrency)),
             shared,
             inbox,
             inbox_ended: false,
@@ -63,7 +63,7 @@ impl Driver {
     pub(super) async fn run(mut self, purge_after: Option<Duration>) {
         let mut background = purge::start(
             Arc::clone(&self.shared.store),
-            Arc::clone(&self.turns),
+            Arc::clone(&self.permits),
             purge_after,
         );
         loop {
@@ -143,7 +143,7 @@ impl Driver {
     fn handle(&mut self, command: Option<Command>) {
         match command {
             Some(Command::Run(task)) => {
-                let task = task(Arc::clone(&self.shared.store), Arc::clone(&self.turns));
+                let task = task(Arc::clone(&self.shared.store), Arc::clone(&self.permits));
                 self.tasks.spawn(task);
             }
             Some(Command::Shutdown { grace, done }) => {

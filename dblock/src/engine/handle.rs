@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 #[cfg(any(feature = "sql", feature = "run_once"))]
 use self::reads::Reads;
 use self::tasks::Task;
-pub(crate) use self::tasks::{Turn, Turns};
+pub(crate) use self::tasks::{Permit, Permits};
 use super::shared::Shared;
 #[cfg(feature = "sql")]
 use crate::Key;
@@ -67,16 +67,16 @@ impl EngineHandle {
         let alive = Arc::new(Alive {
             commands,
             #[cfg(any(feature = "sql", feature = "run_once"))]
-            rows: Reads::new(Turn::Rows, |store, keys| store.rows(keys)),
+            rows: Reads::new(Permit::Rows, |store, keys| store.rows(keys)),
             #[cfg(feature = "sql")]
-            free_rows: Reads::new(Turn::Rows, |store, keys| {
+            free_rows: Reads::new(Permit::Rows, |store, keys| {
                 Box::pin(async {
                     let made = store.make_free_rows(keys).await;
                     keys.iter().map(|_| made.clone().map(Some)).collect()
                 })
             }),
             #[cfg(feature = "run_once")]
-            records: Reads::new(Turn::Records, kept::read_all),
+            records: Reads::new(Permit::Records, kept::read_all),
         });
         Self { shared, alive }
     }
@@ -103,7 +103,7 @@ impl EngineHandle {
         self.fence_source_if(key, |_| true)
     }
 
-    /// The same for a transaction that takes the key itself, if it can.
+    /// The data for a transaction that takes the key itself, if it can.
     #[cfg(feature = "sql")]
     pub(crate) fn source_to_take(&self, key: &Key) -> Option<&FenceSource> {
         self.fence_source_if(key, FenceSource::takes)
@@ -146,7 +146,7 @@ impl EngineHandle {
 
     /// Completes when no new outermost lock is granted any more.
     pub(crate) async fn stopping(&self) {
-        // Told from here on, so a stop between the look and the await is not missed.
+        // Registers first, so that a stop before the await is seen.
         let told = self.shared.stops.notified();
         if !self.shared.stopping.load(Ordering::Acquire) {
             told.await;

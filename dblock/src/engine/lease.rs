@@ -179,7 +179,7 @@ impl Lease {
     #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) fn close(&self) -> bool {
         let closed = self.step(|machine, env| machine.close(env, &self.ownership));
-        closed.unwrap_or(false)
+        closed.is_some_and(|closed| closed.is_ok())
     }
 
     /// Holds can be added again after [`close`](Self::close).
@@ -195,19 +195,23 @@ impl Lease {
 
     /// Does what is refused once the lease has ended.
     #[cfg(any(feature = "sql", feature = "run_once"))]
-    fn unless_ended(&self, does: impl FnOnce(&mut Machine, &mut Env<'_>) -> bool) -> Result<(), LockError> {
-        if self.step(does) == Some(true) {
-            return Ok(());
-        }
-        self.check()?;
-        Err(self.lost(LostReason::Released))
+    fn unless_ended(
+        &self,
+        does: impl FnOnce(&mut Machine, &mut Env<'_>) -> Result<(), LostReason>,
+    ) -> Result<(), LockError> {
+        // A key that has been forgotten has no lease any more.
+        let done = self.step(does).unwrap_or(Err(LostReason::Released));
+        done.or_else(|reason| {
+            self.check()?;
+            Err(self.lost(reason))
+        })
     }
 
     /// A transaction of the owner's has freed the row, and keeps it locked until it ends. The lock was
     /// [closed](Self::close) before. Fails when the lease has ended.
     #[cfg(feature = "sql")]
     pub(crate) fn keep_in_transaction(&self) -> Result<(), LockError> {
-        self.unless_ended(|machine, env| machine.keep_in_transaction(env, &self.ownership).is_ok())
+        self.unless_ended(|machine, env| machine.keep_in_transaction(env, &self.ownership))
     }
 
     /// A transaction of the owner's keeps the row locked.

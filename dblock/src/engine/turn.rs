@@ -7,14 +7,23 @@ use dblock_core::machine::out::Turn;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::acquire::{Asked, Entered};
-use super::cells::Cell;
+use super::asked::Asked;
+use super::cells::{Cell, Given};
 use super::handle::EngineHandle;
 use super::hold::Hold;
 use super::lease::Lease;
 use crate::LockError;
 use crate::engine::{Call, Time};
 use crate::meter::{AcquireOutcome, Site};
+
+/// What an acquire came to.
+pub(crate) enum Entered {
+    Hold(Hold),
+    /// Only for a caller that [takes](Call::takes).
+    Turn(TurnToTake),
+    /// As `Turn`: it is not its turn yet, and is when it comes [back](TurnToTake::again) with its connection.
+    Soon(TurnToTake),
+}
 
 /// A caller's turn to take a key in its transaction. Until it is over, no other caller of this process tries.
 /// Dropping it lets the next one go on.
@@ -83,7 +92,7 @@ impl TurnToTake {
         match self.come_back(Arc::new(call), no_turns_for).await? {
             Entered::Hold(hold) => Ok(hold),
             // It does not take, so it gets none.
-            Entered::Turn(turn) => Box::pin(turn.for_lease(Duration::ZERO)).await,
+            Entered::Turn(turn) | Entered::Soon(turn) => Box::pin(turn.for_lease(Duration::ZERO)).await,
         }
     }
 
@@ -103,7 +112,7 @@ impl TurnToTake {
             // Nobody wanted the key any more, so it was forgotten.
             return engine.acquire_or_turn(&self.cell.key().clone(), call).await;
         }
-        let mut asked = Asked::new(&engine, Arc::clone(&self.cell), number, answer, call, since);
+        let mut asked = Asked::new(&engine, Arc::clone(&self.cell), Some(number), answer, call, since);
         asked.entered().await
     }
 
@@ -131,5 +140,32 @@ impl Drop for TurnToTake {
             self.site.acquire_ended(AcquireOutcome::Dropped, waited);
             self.pass();
         }
+    }
+}
+
+impl Asked<'_> {
+    /// The lock, with a lease.
+    pub(super) async fn hold(&mut self) -> Result<Hold, LockError> {
+        match self.given().await? {
+            Given::Lock(ownership) => Ok(self.held(ownership)),
+            Given::Turn(turn) | Given::Soon(turn) => {
+                Box::pin(self.to_take(turn).for_lease(Duration::ZERO)).await
+            }
+        }
+    }
+
+    /// What the acquire came to.
+    pub(super) async fn entered(&mut self) -> Result<Entered, LockError> {
+        Ok(match self.given().await? {
+            Given::Lock(ownership) => Entered::Hold(self.held(ownership)),
+            Given::Turn(turn) => Entered::Turn(self.to_take(turn)),
+            Given::Soon(turn) => Entered::Soon(self.to_take(turn)),
+        })
+    }
+
+    fn to_take(&self, turn: Turn) -> TurnToTake {
+        let (of_key, call) = (Arc::clone(&self.of_key), Arc::clone(&self.call));
+        let site = self.engine.site(call.options.function);
+        TurnToTake::new(self.engine.clone(), of_key, turn, call, self.since, site)
     }
 }

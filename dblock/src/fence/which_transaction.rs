@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dblock_core::machine::key::Left;
+use dblock_core::machine::key::{Kept, Left};
 
 use super::{check_of, failed};
 use crate::Key;
@@ -73,7 +73,7 @@ pub(crate) async fn is_kept_by(
     };
     // The transaction is asked second: its first read may fix its snapshot, from before the lock that it
     // takes next. What was taken only the transaction sees that has taken it.
-    if !left.taken && !is_uncommitted(engine, &check, limit).await? {
+    if left.kept == Kept::Lease && !is_uncommitted(engine, &check, limit).await? {
         return Ok(false);
     }
     match keeper(engine, &check, limit, transaction).await? {
@@ -91,14 +91,21 @@ pub(crate) async fn is_kept_by(
     }
 }
 
-/// Whether the row is still held by the lease for everybody else, perhaps beyond its ttl.
+/// Whether the row is for everybody else still as it was before the transaction wrote it: held by the lease, perhaps
+/// beyond its ttl, or with an older token, where the transaction has taken the key.
 async fn is_uncommitted(
     engine: &EngineHandle,
     check: &FenceCheck<'_>,
     limit: Duration,
 ) -> Result<bool, LockError> {
     let row = committed_row(engine, check.key, limit).await?;
-    Ok(row.is_some_and(|row| row.lease_id == check.lease_id && row.reentrant_count > 0))
+    Ok(row.is_some_and(|row| {
+        if row.lease_id == check.lease_id {
+            row.reentrant_count > 0
+        } else {
+            row.fence_token < check.fence_token
+        }
+    }))
 }
 
 /// Whether this very transaction has released the lock. An error is that of its own statement.

@@ -76,13 +76,14 @@ impl LockManager {
     }
 
     /// As [`hold`](Self::hold), for a call with a transaction that can take the key itself: where nobody holds it,
-    /// the call gets its turn to try.
+    /// the call gets its turn to try. Without `takes` it gets a lease.
     #[cfg(feature = "sql")]
     pub(super) async fn enter_or_turn(
         &self,
         key: &Key,
         options: &LockOptions,
         since: Began,
+        takes: bool,
     ) -> Result<Entered, LockError> {
         let caller = Caller::new(self, options, since);
         if let Some(lease) = caller.held(key) {
@@ -90,7 +91,7 @@ impl LockManager {
         }
         caller.check_wait(key)?;
         let mut call = caller.new_call(options.wait, None);
-        call.takes = caller.engine.source_to_take(key).is_some();
+        call.takes = takes;
         let entered = caller.engine.acquire_or_turn(key, Arc::new(call)).await;
         entered.map_err(|error| error.after(caller.began.waited()))
     }

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::LockManager;
+use crate::Key;
 use crate::LockError;
-use crate::engine::Turn;
+use crate::engine::Permit;
 use crate::store::{Finding, InspectFilter, LockRow, Store, StoreError};
 
 /// Time limit of an operator's call, such as `list` or `revoke`.
@@ -28,7 +29,7 @@ impl LockManager {
 
     pub(crate) async fn check_schema(&self) -> Result<(), LockError> {
         self.admin()
-            .ask(|store| async move { store.check_schema().await })
+            .ask(None, |store| async move { store.check_schema().await })
             .await
     }
 }
@@ -58,7 +59,7 @@ impl Admin<'_> {
         self.locks
             .shared
             .engine
-            .run(Turn::Admin, MIGRATION_TIMEOUT, migrate)
+            .run(Permit::Admin, None, MIGRATION_TIMEOUT, migrate)
             .await
     }
 
@@ -95,7 +96,7 @@ impl Admin<'_> {
             filter = filter.after(after);
         }
         let mut rows = self
-            .ask(|store| async move { store.inspect(&filter).await })
+            .ask(None, |store| async move { store.inspect(&filter).await })
             .await?;
         for row in &mut rows {
             row.key = row.key.out_of(self.locks.namespace());
@@ -129,8 +130,10 @@ impl Admin<'_> {
     /// ```
     pub async fn get(self, key: impl AsRef<str>) -> Result<Option<LockRow>, LockError> {
         let key = self.locks.key(key.as_ref())?;
-        let typed = key.to_typed();
-        let found = self.ask(|store| async move { store.row(&key).await }).await?;
+        let (typed, whole) = (key.to_typed(), key.clone());
+        let found = self
+            .ask(Some(&key), |store| async move { store.row(&whole).await })
+            .await?;
         Ok(found.map(|mut row| {
             row.key = typed;
             row
@@ -177,7 +180,9 @@ impl Admin<'_> {
     pub async fn revoke(self, key: impl AsRef<str>) -> Result<bool, LockError> {
         let key = self.locks.key(key.as_ref())?;
         tracing::warn!(key = %key.typed(), "revoking a lock");
-        self.ask(|store| async move { store.revoke(&key).await }).await
+        let of_store = key.clone();
+        self.ask(Some(&key), |store| async move { store.revoke(&of_store).await })
+            .await
     }
 
     /// Frees a lock at once, whoever holds it. Returns whether the key was held.
@@ -194,8 +199,12 @@ impl Admin<'_> {
     pub async fn force_release(self, key: impl AsRef<str>) -> Result<bool, LockError> {
         let key = self.locks.key(key.as_ref())?;
         tracing::warn!(key = %key.typed(), "freeing a lock by force");
-        self.ask(|store| async move { store.force_release(&key).await })
-            .await
+        let of_store = key.clone();
+        self.ask(
+            Some(&key),
+            |store| async move { store.force_release(&of_store).await },
+        )
+        .await
     }
 
     /// Deletes the rows that have been unused for `idle`, and the records that are no longer remembered.
@@ -245,10 +254,12 @@ impl Admin<'_> {
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
     /// ```
     pub async fn diagnose(self) -> Result<Vec<Finding>, LockError> {
-        self.ask(|store| async move { store.diagnose().await }).await
+        self.ask(None, |store| async move { store.diagnose().await })
+            .await
     }
 
-    async fn ask<T, W, F>(self, work: W) -> Result<T, LockError>
+    /// An error names the `key` that the call is for.
+    async fn ask<T, W, F>(self, key: Option<&Key>, work: W) -> Result<T, LockError>
     where
         T: Send + 'static,
         W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
@@ -257,7 +268,68 @@ impl Admin<'_> {
         self.locks
             .shared
             .engine
-            .run(Turn::Admin, ADMIN_TIMEOUT, work)
+            .run(Permit::Admin, key, ADMIN_TIMEOUT, work)
             .await
+    }
+}
+
+#[cfg(test)]
+#[cfg(all(feature = "postgres", feature = "run_once"))]
+mod tests {
+    use super::*;
+    use crate::Resolution;
+    use crate::store::clock::Timestamp;
+    use crate::store::{Record, RecordFilter, RecordState};
+
+    fn unreachable() -> LockManager {
+        let builder = LockManager::builder_for_url("postgres://nobody@127.0.0.1:1/none").unwrap();
+        builder.namespace("app").build_lazy().unwrap()
+    }
+
+    fn shown() -> Record {
+        let key = Key::new(None, "a").unwrap();
+        Record::new(key, RecordState::Failed, Timestamp::EPOCH)
+    }
+
+    fn said<T>(result: Result<T, LockError>) -> String {
+        result.err().unwrap().to_string()
+    }
+
+    #[tokio::test]
+    async fn an_error_of_a_call_for_one_key_names_it() {
+        let locks = unreachable();
+        let admin = locks.admin();
+        let engine = locks.engine();
+        let key = locks.key("a").unwrap();
+        for said in [
+            said(admin.get("a").await),
+            said(admin.is_locked("a").await),
+            said(admin.revoke("a").await),
+            said(admin.force_release("a").await),
+            said(admin.record::<u8>("a").await),
+            said(admin.forget(&shown()).await),
+            said(admin.resolve(&shown(), Resolution::RunAgain).await),
+            said(engine.row(&key).await),
+            said(engine.make_free_row(&key).await),
+        ] {
+            let expected = "the lock store failed for \"a\"";
+            assert!(said.starts_with(expected), "{said}");
+        }
+        for said in [
+            said(admin.list(InspectFilter::new()).await),
+            said(admin.records(RecordFilter::new()).await),
+            said(admin.migrate().await),
+            said(admin.diagnose().await),
+        ] {
+            assert!(said.starts_with("the lock store failed: "), "{said}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_call_after_the_shutdown_names_its_key() {
+        let locks = unreachable();
+        locks.shutdown(Duration::ZERO).await;
+        let said = said(locks.admin().get("a").await);
+        assert!(said.contains("\"a\""), "{said}");
     }
 }

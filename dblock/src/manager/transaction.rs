@@ -41,9 +41,10 @@ impl LockBuilder<'_> {
     /// frees the lock in the same instant as it makes the work visible: others enter after it and never
     /// before.
     ///
-    /// On PostgreSQL the transaction itself takes a free key, by one statement and without a lease; while it is
-    /// open, [`get`](crate::Admin::get) reads the key as free. Elsewhere, and where the key is not free, the lock is acquired first, which
-    /// costs a commit, and the transaction writes its release: one statement, two on MySQL and MariaDB.
+    /// On PostgreSQL, MySQL and MariaDB the transaction itself takes a free key, in one round trip and without a
+    /// lease; while it is open, [`get`](crate::Admin::get) reads the key as free. Elsewhere, where the key is not free,
+    /// and on MySQL and MariaDB where it is new, the lock is acquired first, which costs a commit, and the transaction
+    /// writes its release: one statement, two on MySQL and MariaDB.
     ///
     /// While the call waits for the lock it keeps no connection of the pool. Then the transaction begins within
     /// what is left of `wait`, or within a second if that is more: a pool without a free connection must not
@@ -221,9 +222,10 @@ impl LockManager {
         let began = self.begins(options);
         self.check(options)?;
         let opens = async {
-            let hold = match self.enter_or_turn(key, options, began).await? {
+            let takes = self.shared.engine.source_to_take(key).is_some();
+            let hold = match self.enter_or_turn(key, options, began, takes).await? {
                 Entered::Hold(hold) => hold,
-                Entered::Turn(turn) => match self.take(key, turn, began, pool).await? {
+                turn => match self.take(key, turn, began, pool).await? {
                     Ok(opened) => return Ok(opened),
                     Err(hold) => hold,
                 },
@@ -271,7 +273,7 @@ impl LockManager {
     async fn take<DB>(
         &self,
         key: &Key,
-        mut turn: TurnToTake,
+        mut entered: Entered,
         began: Began,
         pool: &Pool<DB>,
     ) -> Result<Result<Opened<DB>, Hold>, LockError>
@@ -280,36 +282,56 @@ impl LockManager {
         Transaction<'static, DB>: FenceConnection,
     {
         let failed = |error| LockError::store_of(key, error);
+        // What the caller has come back with.
+        let mut brought = None;
         loop {
+            let (turn, is_early) = match entered {
+                Entered::Hold(hold) => return Ok(Err(hold)),
+                Entered::Turn(turn) => (turn, false),
+                Entered::Soon(turn) => (turn, true),
+            };
+            let former = brought.take();
             let Some(source) = self.shared.engine.source_to_take(key) else {
+                drop(former);
                 return turn.for_lease(Duration::ZERO).await.map(Err);
             };
-            let mut begins = pin!(begin_with(pool, source.dialect.begins_with()));
-            let mut transaction = if let Ok(opened) = timeout(CONNECTING, &mut begins).await {
-                opened.map_err(|error| failed(fence::begin_failed(error)))?
-            } else {
-                // It keeps its place in the pool's queue and in the lock's, and lets others go on.
-                turn.pass();
-                let opened = self.with_connection(began, begins).await.map_err(failed)?;
-                let mut again = pin!(turn.again());
-                let Ok(entered) = timeout(NEXT_TURN, &mut again).await else {
-                    // Nothing waits with a transaction open.
-                    drop(opened);
-                    match again.await? {
-                        Entered::Hold(hold) => return Ok(Err(hold)),
-                        Entered::Turn(next) => turn = next,
-                    }
-                    continue;
-                };
-                match entered? {
-                    Entered::Hold(hold) => return Ok(Err(hold)),
-                    Entered::Turn(next) => turn = next,
+            if is_early && former.is_none() && pool.num_idle() == 0 {
+                // The connection of the one before would come too late, and be kept from the next one.
+                entered = turn.again().await?;
+                continue;
+            }
+            let mut begins = pin!(async {
+                match former {
+                    Some(transaction) => Ok(transaction),
+                    None => begin_with(pool, source.dialect.begins_with()).await,
                 }
-                opened
+            });
+            let in_time = timeout(CONNECTING, &mut begins).await.ok().transpose();
+            let in_time = in_time.map_err(|error| failed(fence::begin_failed(error)))?;
+            let mut transaction = match in_time {
+                Some(opened) if !is_early => opened,
+                in_time => {
+                    // It keeps its place in the pool's queue and in the lock's, and lets others go on.
+                    turn.pass();
+                    let opened = match in_time {
+                        Some(opened) => opened,
+                        None => self.with_connection(began, begins).await.map_err(failed)?,
+                    };
+                    let mut again = pin!(turn.again());
+                    entered = if let Ok(again) = timeout(NEXT_TURN, &mut again).await {
+                        brought = Some(opened);
+                        again?
+                    } else {
+                        // Nothing waits with a transaction open.
+                        drop(opened);
+                        again.await?
+                    };
+                    continue;
+                }
             };
             let taken = timeout(
                 self.time_to_take(began),
-                self.take_in(key, source, &turn, &mut transaction),
+                self.take_in(key, source, &turn, true, &mut transaction),
             )
             .await;
             let no_turns_for = match taken {
@@ -326,10 +348,7 @@ impl LockManager {
                     }
                     Err(late) => {
                         drop(transaction);
-                        match late.again().await? {
-                            Entered::Hold(hold) => return Ok(Err(hold)),
-                            Entered::Turn(again) => turn = again,
-                        }
+                        entered = late.again().await?;
                         continue;
                     }
                 },
@@ -351,12 +370,13 @@ impl LockManager {
         }
     }
 
-    /// Takes the key in a transaction.
+    /// Takes the key in a transaction, of our `own` or of the caller's.
     async fn take_in(
         &self,
         key: &Key,
         source: &FenceSource,
         turn: &TurnToTake,
+        own: bool,
         transaction: &mut dyn FenceConnection,
     ) -> Result<Tried, LockError> {
         let failed = |error| LockError::store_of(key, error);
@@ -367,26 +387,27 @@ impl LockManager {
             lease_id: turn.lease_id(),
             owner: turn.call().owner,
             holder: &turn.call().holder,
+            own,
         };
         let nothing = |is_locked, no_turns_for| Tried::Nothing {
             is_locked,
             no_turns_for,
         };
         let mut took = dialect.take(transaction, &take).await.map_err(failed)?;
-        if took == Took::Nothing(NotTaken::Absent) {
+        if took == Took::Nothing(NotTaken::Absent) && dialect.makes_free_rows() {
             self.shared.engine.make_free_row(key).await?;
             took = dialect.take(transaction, &take).await.map_err(failed)?;
         }
         Ok(match took {
             Took::Taken {
                 fence_token,
-                transaction,
+                transaction: id,
                 identity,
             } => {
-                self.check_identity(key, source, &identity).await?;
+                self.check_identity(key, source, transaction, identity).await?;
                 Tried::Took {
                     fence_token,
-                    transaction,
+                    transaction: id,
                 }
             }
             Took::MustEnd => nothing(true, Duration::ZERO),
@@ -398,12 +419,23 @@ impl LockManager {
     }
 
     /// A lease in another table would not have kept the transaction from its take.
-    async fn check_identity(&self, key: &Key, source: &FenceSource, identity: &str) -> Result<(), LockError> {
-        let mut known = source.identity.is(identity);
-        if known != Some(true) {
-            // The server may have been restarted.
+    async fn check_identity(
+        &self,
+        key: &Key,
+        source: &FenceSource,
+        transaction: &mut dyn FenceConnection,
+        mut identity: String,
+    ) -> Result<(), LockError> {
+        let failed = |error| LockError::store_of(key, error);
+        let mut known = source.identity.is(&identity);
+        // The server may have been restarted. Where the identity is a session of the store's, that may have ended, and
+        // so may the next one.
+        let mut reads = 0..2;
+        while known != Some(true) && reads.next().is_some() {
             fence::committed_row(&self.shared.engine, key, STORE_TIMEOUT).await?;
-            known = source.identity.is(identity);
+            let anew = source.dialect.identity(transaction, source, identity);
+            identity = anew.await.map_err(failed)?;
+            known = source.identity.is(&identity);
         }
         let (kind, message) = match known {
             // Behind a pooler that was found just now nobody knows which server the store's own sessions are on.
@@ -439,10 +471,17 @@ impl LockManager {
         let hold = if let Some(hold) = self.enter_again(&key, options, began, tx).await? {
             hold
         } else {
+            let source = self.shared.engine.source_to_take(&key);
+            let takes = source.is_some_and(|source| source.dialect.takes_in_theirs());
             let enters = async {
-                match self.enter_or_turn(&key, options, began).await? {
-                    Entered::Hold(hold) => Ok((hold, false)),
-                    Entered::Turn(turn) => self.take_in_theirs(&key, turn, began, tx).await,
+                let mut entered = self.enter_or_turn(&key, options, began, takes).await?;
+                loop {
+                    match entered {
+                        Entered::Hold(hold) => return Ok((hold, false)),
+                        Entered::Turn(turn) => return self.take_in_theirs(&key, turn, began, tx).await,
+                        // Its transaction is open already.
+                        Entered::Soon(turn) => entered = turn.again().await?,
+                    }
                 }
             };
             let span = self.span(&key.typed(), options);
@@ -473,7 +512,11 @@ impl LockManager {
         let Some(source) = self.shared.engine.source_to_take(key) else {
             return Ok((turn.for_lease(Duration::ZERO).await?, false));
         };
-        let taken = timeout(self.time_to_take(began), self.take_in(key, source, &turn, tx)).await;
+        let taken = timeout(
+            self.time_to_take(began),
+            self.take_in(key, source, &turn, false, tx),
+        )
+        .await;
         match taken.unwrap_or_else(|_| {
             Err(begin_anew(
                 "the database has not answered in time: roll the transaction back",

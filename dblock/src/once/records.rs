@@ -10,7 +10,7 @@ use super::options::{RunOptions, check_remember};
 use crate::Key;
 use crate::LockOptions;
 use crate::body;
-use crate::engine::{Lease, Turn};
+use crate::engine::{Lease, Permit};
 use crate::manager::{Admin, LockManager};
 use crate::store::{Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordWrite};
 use crate::store::{Store, StoreError, StoreErrorKind, kept};
@@ -153,7 +153,10 @@ impl Admin<'_> {
             return Ok(Some(record));
         }
         // The keys that begin with this one come after it.
-        let found = self.records(RecordFilter::new().prefix(key).limit(1)).await?;
+        let of_key = self.locks.key(key)?;
+        let found = self
+            .list_records(Some(&of_key), RecordFilter::new().prefix(key).limit(1))
+            .await?;
         Ok(found.into_iter().find(|found| found.key.as_str() == key))
     }
 
@@ -166,15 +169,24 @@ impl Admin<'_> {
     ///
     /// # Cancel safety
     /// Reads only.
-    pub async fn records(self, mut filter: RecordFilter) -> Result<Vec<Record>, LockError> {
+    pub async fn records(self, filter: RecordFilter) -> Result<Vec<Record>, LockError> {
+        self.list_records(None, filter).await
+    }
+
+    /// An error names the `key` that the list is for.
+    async fn list_records(
+        self,
+        key: Option<&Key>,
+        mut filter: RecordFilter,
+    ) -> Result<Vec<Record>, LockError> {
         if let Some(namespace) = self.locks.namespace() {
             let prefix = format!("{namespace}:{}", filter.get_prefix());
             filter = filter.prefix(prefix);
         }
-        let list = self.locks.on_records(Turn::Admin, |store| async move {
+        let list = self.locks.on_records(Permit::Admin, key, |store| async move {
             kept::kept_by(&*store)?.list(&filter).await
         });
-        let mut records = self.locks.in_time(list).await?;
+        let mut records = self.locks.in_time(key, list).await?;
         for record in &mut records {
             record.key = record.key.out_of(self.locks.namespace());
         }
@@ -203,9 +215,9 @@ impl Admin<'_> {
             )));
         }
         tracing::warn!(key = %key.typed(), state = shown.state.as_str(), "forgetting a run");
-        let delete = RecordWrite::new(key, RecordChange::Delete(shown.version()));
+        let delete = RecordWrite::new(key.clone(), RecordChange::Delete(shown.version()));
         self.locks
-            .in_time(self.locks.write_record(Turn::Records, delete))
+            .in_time(Some(&key), self.locks.write_record(Permit::Records, delete))
             .await
     }
 
@@ -299,7 +311,7 @@ impl Admin<'_> {
         };
         let write = RecordWrite::new(key.clone(), change);
         self.locks
-            .in_time(self.locks.write_record(Turn::Records, write))
+            .in_time(Some(key), self.locks.write_record(Permit::Records, write))
             .await
     }
 }
@@ -307,47 +319,51 @@ impl Admin<'_> {
 impl LockManager {
     /// Reads a record without its lock.
     pub(super) async fn look_at_record(&self, key: &Key) -> Result<Option<Record>, LockError> {
-        self.in_time(self.engine().record(key)).await
+        self.in_time(Some(key), self.engine().record(key)).await
     }
 
     /// Reads a record when its run has ended.
     pub(super) async fn read_record(&self, key: &Key) -> Result<Option<Record>, LockError> {
-        let key = key.clone();
-        self.on_records(Turn::Outcomes, |store| async move {
-            kept::kept_by(&*store)?.read(&key).await
+        let of_store = key.clone();
+        self.on_records(Permit::Outcomes, Some(key), |store| async move {
+            kept::kept_by(&*store)?.read(&of_store).await
         })
         .await
     }
 
-    pub(super) async fn write_record(&self, turn: Turn, write: RecordWrite) -> Result<bool, LockError> {
-        self.on_records(turn, |store| async move {
+    pub(super) async fn write_record(&self, which: Permit, write: RecordWrite) -> Result<bool, LockError> {
+        let key = write.key.clone();
+        let written = self.on_records(which, Some(&key), |store| async move {
             kept::kept_by(&*store)?.write(&write).await
-        })
-        .await
+        });
+        // In a box, because the future of each run has this one.
+        Box::pin(written).await
     }
 
-    /// What an operator asks, with the wait for its turn.
-    async fn in_time<T>(&self, asked: impl Future<Output = Result<T, LockError>>) -> Result<T, LockError> {
+    /// What an operator asks, with the wait for its permit.
+    async fn in_time<T>(
+        &self,
+        key: Option<&Key>,
+        asked: impl Future<Output = Result<T, LockError>>,
+    ) -> Result<T, LockError> {
         self.engine()
             .within(Some(TIMEOUT), asked)
             .await
             .unwrap_or_else(|| {
                 let message = format!("the database has not answered within {TIMEOUT:?}");
-                Err(LockError::store(StoreError::new(
-                    StoreErrorKind::Interrupted,
-                    message,
-                )))
+                let error = StoreError::new(StoreErrorKind::Interrupted, message);
+                Err(LockError::store_for(key, error))
             })
     }
 
     /// Works on the records, on the engine's runtime. Work that has begun goes on if this future is dropped.
-    async fn on_records<T, W, F>(&self, turn: Turn, work: W) -> Result<T, LockError>
+    async fn on_records<T, W, F>(&self, which: Permit, key: Option<&Key>, work: W) -> Result<T, LockError>
     where
         T: Send + 'static,
         W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
-        self.engine().run(turn, TIMEOUT, work).await
+        self.engine().run(which, key, TIMEOUT, work).await
     }
 }
 

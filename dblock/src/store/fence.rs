@@ -18,7 +18,7 @@ pub use self::error::DriverError;
 pub(crate) use self::over_sqlx::{begin_failed, commit};
 pub use self::statement::FenceStatement;
 #[cfg(feature = "postgres")]
-pub(crate) use self::statement::literal;
+pub(crate) use self::statement::{filled, literal};
 use super::{Store, StoreError, StoreErrorKind, StoreFuture};
 use crate::Key;
 
@@ -140,8 +140,14 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         checks: &'a [FenceCheck<'a>],
     ) -> StoreFuture<'a, Result<Vec<Option<TransactionId>>, StoreError>>;
 
-    /// Whether a transaction can [take](Self::take) a key itself. Otherwise it gets a lease first.
-    fn takes(&self) -> bool {
+    /// Whether a transaction that its caller has begun can [take](Self::take) a key, and not only one of our own.
+    fn takes_in_theirs(&self) -> bool {
+        false
+    }
+
+    /// Whether a free row is made for a key that has none, and the take is tried again: a transaction can see rows
+    /// that were made after its first read.
+    fn makes_free_rows(&self) -> bool {
         false
     }
 
@@ -158,6 +164,18 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         let _ = (connection, take);
         let message = "no transaction on this database can take a key itself";
         Box::pin(ready(Err(StoreError::new(StoreErrorKind::Unsupported, message))))
+    }
+
+    /// The identity of the table that the transaction has written. `told`: as the take said, before the store's own
+    /// sessions read theirs anew.
+    fn identity<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        source: &'a FenceSource,
+        told: String,
+    ) -> StoreFuture<'a, Result<String, StoreError>> {
+        let _ = (connection, source);
+        Box::pin(ready(Ok(told)))
     }
 
     /// What the transaction reads of the release.
@@ -207,8 +225,8 @@ pub(crate) type TransactionId = String;
 /// What a transaction writes that takes a key.
 #[derive(Debug)]
 #[cfg_attr(
-    not(feature = "postgres"),
-    allow(dead_code, reason = "only PostgreSQL takes keys")
+    not(any(feature = "postgres", feature = "mysql")),
+    allow(dead_code, reason = "SQLite takes no keys")
 )]
 pub(crate) struct Take<'a> {
     pub(crate) source: &'a FenceSource,
@@ -216,13 +234,16 @@ pub(crate) struct Take<'a> {
     pub(crate) lease_id: Uuid,
     pub(crate) owner: Uuid,
     pub(crate) holder: &'a str,
+    /// The transaction is ours: where it takes nothing, it is rolled back at once.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    pub(crate) own: bool,
 }
 
 /// The answer to a [`Take`].
 #[derive(Debug, PartialEq, Eq)]
 #[cfg_attr(
-    not(feature = "postgres"),
-    allow(dead_code, reason = "only PostgreSQL takes keys")
+    not(any(feature = "postgres", feature = "mysql")),
+    allow(dead_code, reason = "SQLite takes no keys")
 )]
 pub(crate) enum Took {
     Taken {
@@ -239,8 +260,8 @@ pub(crate) enum Took {
 
 #[derive(Debug, PartialEq, Eq)]
 #[cfg_attr(
-    not(feature = "postgres"),
-    allow(dead_code, reason = "only PostgreSQL takes keys")
+    not(any(feature = "postgres", feature = "mysql")),
+    allow(dead_code, reason = "SQLite takes no keys")
 )]
 pub(crate) enum NotTaken {
     /// There is no row, or the transaction's snapshot has none.
@@ -267,8 +288,8 @@ impl Identity {
 
     /// A session was opened: what was read before counts no more.
     #[cfg_attr(
-        not(feature = "postgres"),
-        allow(dead_code, reason = "only PostgreSQL takes keys")
+        not(any(feature = "postgres", feature = "mysql")),
+        allow(dead_code, reason = "SQLite takes no keys")
     )]
     pub(crate) fn opened(&self) {
         let mut known = self.lock();
@@ -277,8 +298,8 @@ impl Identity {
 
     /// To be asked before the identity is read.
     #[cfg_attr(
-        not(feature = "postgres"),
-        allow(dead_code, reason = "only PostgreSQL takes keys")
+        not(any(feature = "postgres", feature = "mysql")),
+        allow(dead_code, reason = "SQLite takes no keys")
     )]
     pub(crate) fn sessions(&self) -> Sessions {
         self.lock().0
@@ -286,14 +307,20 @@ impl Identity {
 
     /// Notes the identity that was read when so many sessions had been opened.
     #[cfg_attr(
-        not(feature = "postgres"),
-        allow(dead_code, reason = "only PostgreSQL takes keys")
+        not(any(feature = "postgres", feature = "mysql")),
+        allow(dead_code, reason = "SQLite takes no keys")
     )]
     pub(crate) fn was_read(&self, identity: String, sessions: Sessions) {
         let mut known = self.lock();
         if known.0 == sessions {
             known.1 = Some(identity);
         }
+    }
+
+    /// As it was read last.
+    #[cfg(feature = "mysql")]
+    pub(crate) fn known(&self) -> Option<String> {
+        self.lock().1.clone()
     }
 
     /// Whether it is this one; `None` when it must be read first.
@@ -315,7 +342,8 @@ pub(crate) struct FenceSource {
     pub(crate) idle_limit: Option<Duration>,
     /// A pooler lends the store's sessions for a transaction at a time. Known from the first connection on.
     pub(crate) pooled: Arc<AtomicBool>,
-    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    /// Transactions can take keys: for MySQL known from the first connection on.
+    pub(crate) takes: Arc<AtomicBool>,
     pub(crate) identity: Identity,
 }
 
@@ -346,7 +374,7 @@ impl FenceSource {
     /// Whether a transaction can take a key itself. Behind a pooler nobody knows which server the store's own
     /// sessions are on.
     pub(crate) fn takes(&self) -> bool {
-        self.dialect.takes() && !self.pooled.load(Ordering::Relaxed)
+        self.takes.load(Ordering::Relaxed) && !self.pooled.load(Ordering::Relaxed)
     }
 
     /// A statement whose `$1` is the first of the values, and so on.

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use self::table::{Kept, Table};
 use super::clock::Timestamp;
 use super::{Capabilities, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError, StoreFuture};
-use super::{Record, RecordFilter, RecordWrite, Records};
+use super::{Record, RecordFilter, RecordWrite, Records, RunState};
 use crate::Key;
 
 /// Rows in the memory of this process.
@@ -183,7 +183,8 @@ impl Records for MemoryStore {
                 })
                 .filter(|record| {
                     filter
-                        .get_has_lock()
+                        .get_run_state()
+                        .and_then(RunState::has_lock)
                         .is_none_or(|lock| record.has_lock == Some(lock))
                 })
                 .take(usize::try_from(filter.get_limit()).unwrap_or(usize::MAX))

@@ -1,6 +1,6 @@
 //! Rows in MySQL (8.0.1 or later) or MariaDB (10.6 or later): the first versions with `SKIP LOCKED`.
 //!
-//! Nothing here decides about waiting. No statement but the fence check runs on a user's connection.
+//! Nothing here decides about waiting. No statement but those of [`fence`] runs on a user's connection.
 
 mod admin;
 mod apply;
@@ -33,11 +33,11 @@ pub use self::source::open;
 
 use self::error::Rights;
 use self::one::Statements;
-use self::session::Session;
+use self::session::{Met, Session};
 use super::busy_keys::BusyKeys;
 use super::connect_options::{self, OptionsSource};
 use super::connections::{Connections, MAX_CONNECTIONS};
-use super::fence::{FenceSource, Identity};
+use super::fence::{FenceSource, Take};
 use super::table::TableName;
 use super::{
     Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
@@ -61,6 +61,7 @@ pub struct MySqlStore {
     table_sql: String,
     statements: Statements,
     busy: BusyKeys,
+    met: Met,
 }
 
 impl MySqlStore {
@@ -77,10 +78,12 @@ impl MySqlStore {
         let table_sql = table.quoted('`');
         // One server needs no choice.
         let version_table = (servers.len() > 1).then(|| table.quoted_version('`'));
+        let met = Met::default();
+        let by_sessions = met.clone();
         let open = move |server: usize| {
             let options = for_opening[server].clone();
-            let version_table = version_table.clone();
-            async move { session::open(&options, any_server, version_table).await }
+            let (version_table, met) = (version_table.clone(), by_sessions.clone());
+            async move { met.opened(session::open(&options, any_server, version_table).await) }
         };
         Self {
             connections: Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, names, place, open),
@@ -88,6 +91,7 @@ impl MySqlStore {
             any_server,
             statements: Statements::new(&table_sql),
             busy: BusyKeys::default(),
+            met,
             table_sql,
             table,
         }
@@ -118,6 +122,22 @@ impl MySqlStore {
         fence_token: i64,
     ) -> Result<Option<Duration>, StoreError> {
         self.source().verify(connection, key, lease_id, fence_token).await
+    }
+
+    /// For tests: takes a key in a transaction. Returns the answer in words.
+    #[doc(hidden)]
+    pub async fn take_on(&self, connection: &mut MySqlConnection, key: &Key) -> Result<String, StoreError> {
+        let source = self.source();
+        let take = Take {
+            source: &source,
+            key,
+            lease_id: Uuid::now_v7(),
+            owner: Uuid::now_v7(),
+            holder: "a test's ü",
+            own: true,
+        };
+        let took = source.dialect.take(connection, &take).await?;
+        Ok(format!("{took:?}"))
     }
 
     /// Classifies an error of a statement on the lock table.
@@ -154,7 +174,8 @@ impl MySqlStore {
             record_table: Arc::from(self.qualified(&self.table.quoted_record('`'))),
             idle_limit: None,
             pooled: Arc::default(),
-            identity: Identity::default(),
+            takes: Arc::clone(&self.met.takes),
+            identity: self.met.identity.clone(),
         }
     }
 }

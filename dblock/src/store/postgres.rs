@@ -148,6 +148,7 @@ impl PostgresStore {
             record_table: self.table.quoted_record('"').into(),
             idle_limit: self.idle_limit,
             pooled: Arc::clone(&self.pooled),
+            takes: Arc::new(AtomicBool::new(true)),
             identity: self.identity.clone(),
         }
     }

@@ -66,9 +66,9 @@ pub(crate) trait Alive: Send {
 /// The history of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct History {
-    /// The same for all copies of one database, but not for one that was restored or upgraded. Only histories
-    /// of one cluster can be compared.
-    pub(crate) cluster: i64,
+    /// Names the database: the same for all copies of it, but not for one that was restored or upgraded. Only histories
+    /// of one cluster can be compared. `None` if it cannot be read: then only the addresses tell servers apart.
+    pub(crate) cluster: Option<i64>,
     /// Larger for a newer history: the server that was promoted last has the largest.
     pub(crate) number: i64,
     /// The server takes writes, but the processes have agreed on another one, or on none yet.
@@ -88,7 +88,10 @@ impl<C: sqlx::Connection> Alive for C {
 /// The newest histories that this process has seen, by the servers' names and the cluster. All managers with
 /// the same servers share them: when one has seen a promotion, the others must not go on with the old primary.
 /// The cluster alone does not suffice, because a copy that was restored elsewhere has the same.
-static NEWEST: Mutex<BTreeMap<(Names, i64), Arc<AtomicI64>>> = Mutex::new(BTreeMap::new());
+static NEWEST: Mutex<BTreeMap<Cluster, Arc<AtomicI64>>> = Mutex::new(BTreeMap::new());
+
+/// The servers and their cluster, if it is known.
+type Cluster = (Names, Option<i64>);
 
 /// Hosts and ports.
 type Names = Vec<Arc<str>>;
@@ -112,7 +115,7 @@ pub(super) struct Connected<C> {
     pub(super) age: Age,
     /// Its index in the list.
     pub(super) server: usize,
-    cluster: i64,
+    cluster: Option<i64>,
     stands_by: bool,
     view: i64,
     member: i64,
@@ -167,7 +170,7 @@ impl Servers {
             return Ok(Connected {
                 age: Age::default(),
                 server: 0,
-                cluster: 0,
+                cluster: None,
                 stands_by: false,
                 view: 0,
                 member: 0,
@@ -223,8 +226,8 @@ impl Servers {
                 Ok(found) => {
                     until = until.min(Instant::now() + OTHERS);
                     answered.insert((found.view, found.member));
-                    if found.cluster != 0 {
-                        clusters.entry(found.cluster).or_insert(server);
+                    if let Some(cluster) = found.cluster {
+                        clusters.entry(cluster).or_insert(server);
                     }
                     // With the same history, the smaller is better.
                     let order = |found: &Connected<C>| {
@@ -286,7 +289,7 @@ impl Servers {
     }
 
     /// The newest history of a cluster.
-    fn newest(&self, cluster: i64) -> Arc<AtomicI64> {
+    fn newest(&self, cluster: Option<i64>) -> Arc<AtomicI64> {
         let mut names = self.names.clone();
         names.sort();
         let mut all = NEWEST.lock().unwrap_or_else(PoisonError::into_inner);

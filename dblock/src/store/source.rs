@@ -99,7 +99,7 @@ impl From<Arc<dyn Store>> for StoreSource {
     note = "a store of your own implements `dblock::store::Store`; several managers share it as `Arc<dyn Store>`"
 )]
 pub trait Source<M: ?Sized> {
-    /// The same as one type, for a program that chooses between several.
+    /// The place as one type, for a program that chooses between several.
     fn into_source(self) -> StoreSource;
 }
 

@@ -96,6 +96,7 @@ impl SqliteStore {
             record_table: self.table.quoted_record('"').into(),
             idle_limit: None,
             pooled: Arc::default(),
+            takes: Arc::default(),
             identity: Identity::default(),
         }
     }

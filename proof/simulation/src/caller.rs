@@ -1,14 +1,17 @@
-//! A caller, and what it does with the lock: a run, a transaction.
+//! A caller, and what it does with the lock: a run, a transaction, a take.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use dblock_core::LockRow;
+use dblock_core::machine::call::Call;
 use dblock_core::machine::env::Time;
+use dblock_core::machine::out::Turn;
 use dblock_core::machine::ownership::Ownership;
 use dblock_core::runs::Policy;
+use dblock_core::store::rules::{Sees, Took};
 use dblock_core::store::{Record, RecordEntry, RecordVersion};
-
-use crate::takes::Taker;
+use uuid::Uuid;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
@@ -107,4 +110,57 @@ pub(crate) struct Transaction {
     pub(crate) ownership: Arc<Ownership>,
     /// The caller whose lock ends with it.
     pub(crate) releases: Option<usize>,
+}
+
+/// How a caller takes the key.
+#[derive(Debug)]
+pub(crate) struct Taker {
+    /// The call begins its transaction, and ends it. Else its caller does.
+    pub(crate) own: bool,
+    pub(crate) sees: Sees,
+    /// What its transaction saw first, if that began before.
+    pub(crate) seen: Option<Seen>,
+    pub(crate) call: Arc<Call>,
+    pub(crate) since: Time,
+    /// The key's machine that knows its number.
+    pub(crate) generation: u32,
+    pub(crate) turn: Option<Turn>,
+    /// When that is over, on the clock of its process.
+    pub(crate) turn_until: Time,
+    /// It has waited for a connection.
+    pub(crate) connected: bool,
+    /// Its transaction.
+    pub(crate) open: Option<usize>,
+}
+
+/// What a transaction sees of a key.
+#[derive(Debug, Clone)]
+pub(crate) struct Seen {
+    pub(crate) row: LockRow,
+    /// How many bodies have done their work.
+    pub(crate) works: u32,
+}
+
+/// A transaction that takes a key, or tries to.
+#[derive(Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
+pub(crate) struct Open {
+    pub(crate) key: usize,
+    pub(crate) process: usize,
+    pub(crate) incarnation: u32,
+    /// The caller that is in it now.
+    pub(crate) caller: usize,
+    pub(crate) own: bool,
+    pub(crate) lease_id: Uuid,
+    /// By which the row's lock knows it.
+    pub(crate) number: u32,
+    pub(crate) seen: Option<Seen>,
+    pub(crate) took: Option<Took>,
+    pub(crate) answered: bool,
+    pub(crate) commits: bool,
+    /// The answer to its end is lost.
+    pub(crate) lost: bool,
+    pub(crate) over: bool,
+    /// Its lock was ended before its last hold.
+    pub(crate) parted: bool,
 }

@@ -162,7 +162,8 @@ impl World {
         run.begun = Some(begun.clone());
         let (process, key) = (caller.process, caller.key);
         let undo = Arc::new(undo(begun.version(), former));
-        if !self.step(process, key, |machine, env| machine.begin(env, &ownership, undo)) {
+        let begins = self.step(process, key, |machine, env| machine.begin(env, &ownership, undo));
+        if begins.is_err() {
             return self.leave_run(number);
         }
         let write = RecordWrite::under(
@@ -235,7 +236,8 @@ impl World {
             return;
         };
         let forced = self.checks.forced.contains(&ownership.lease_id) || self.plan.faults.big_jumps;
-        if !self.step(process, key, |machine, env| machine.begun(env, &ownership)) {
+        let begins = self.step(process, key, |machine, env| machine.begun(env, &ownership));
+        if begins.is_err() {
             return self.leave_run(number);
         }
         let Some(run) = &mut self.callers[number].run else {
@@ -299,7 +301,8 @@ impl World {
         let Some(ownership) = caller.ownership.clone() else {
             return;
         };
-        let alone = self.step(process, key, |machine, env| machine.close(env, &ownership));
+        let closed = self.step(process, key, |machine, env| machine.close(env, &ownership));
+        let alone = closed.is_ok();
         let Some(run) = &mut self.callers[number].run else {
             return;
         };

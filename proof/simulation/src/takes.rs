@@ -4,7 +4,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock_core::LockRow;
 use dblock_core::machine::call::Call;
 use dblock_core::machine::env::Time;
 use dblock_core::machine::out::Turn;
@@ -12,7 +11,7 @@ use dblock_core::store::rules::{Sees, Take, Took};
 use uuid::Uuid;
 
 use crate::batch::Fate;
-use crate::caller::{Asked, State};
+use crate::caller::{Asked, Open, Seen, State, Taker};
 use crate::plan::{MS, US};
 use crate::process::{Machine, Waiter};
 use crate::world::{Phase, What, World, tell};
@@ -22,59 +21,6 @@ const CONNECTION_WITHIN: u64 = 50 * MS;
 
 /// How long a caller tries to take the key.
 const LONGEST_TRY: Duration = Duration::from_millis(2500);
-
-/// How a caller takes the key.
-#[derive(Debug)]
-pub(crate) struct Taker {
-    /// The call begins its transaction, and ends it. Else its caller does.
-    own: bool,
-    sees: Sees,
-    /// What its transaction saw first, if that began before.
-    seen: Option<Seen>,
-    call: Arc<Call>,
-    since: Time,
-    /// The key's machine that knows its number.
-    generation: u32,
-    turn: Option<Turn>,
-    /// When that is over, on the clock of its process.
-    turn_until: Time,
-    /// It has waited for a connection.
-    connected: bool,
-    /// Its transaction.
-    open: Option<usize>,
-}
-
-/// What a transaction sees of a key.
-#[derive(Debug, Clone)]
-struct Seen {
-    row: LockRow,
-    /// How many bodies have done their work.
-    works: u32,
-}
-
-/// A transaction that takes a key, or tries to.
-#[derive(Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "each is a fact of its own")]
-pub(crate) struct Open {
-    pub(crate) key: usize,
-    pub(crate) process: usize,
-    incarnation: u32,
-    /// The caller that is in it now.
-    caller: usize,
-    own: bool,
-    pub(crate) lease_id: Uuid,
-    /// By which the row's lock knows it.
-    number: u32,
-    seen: Option<Seen>,
-    pub(crate) took: Option<Took>,
-    answered: bool,
-    commits: bool,
-    /// The answer to its end is lost.
-    lost: bool,
-    pub(crate) over: bool,
-    /// Its lock was ended before its last hold.
-    pub(crate) parted: bool,
-}
 
 impl World {
     /// Draws whether a caller takes the key, and how.
@@ -160,12 +106,8 @@ impl World {
 
     pub(crate) fn turn(&mut self, process: usize, waiter: &Waiter, turn: Turn) {
         let number = waiter.to;
-        if self.checks.gives_up == Some(number) {
-            // It came at the same moment, and is over with it.
+        if !self.leaves_the_queue(process, waiter) {
             return;
-        }
-        if self.callers[number].state != State::Waiting || self.callers[number].taker.is_none() {
-            return self.fail(format!("caller {number} gets a turn that it does not wait for"));
         }
         tell!(
             self,
@@ -173,18 +115,11 @@ impl World {
             self.keys[self.callers[number].key]
         );
         self.check_turn(number);
-        self.callers[number].state = State::Taking;
         let until = self.local(process) + LONGEST_TRY;
         let Some(taker) = self.taker(number) else { return };
         taker.turn = Some(turn);
         taker.turn_until = until;
-        taker.since = waiter.since;
         let connected = taker.connected;
-        let clock = self.processes[process].clock;
-        if let Some(deadline) = waiter.call.deadline {
-            let at = clock.when(deadline, self.now);
-            self.at(at, What::TakerLate(number));
-        }
         let often = self.plan.callers.no_connection;
         if !connected && self.tape.chance(often) {
             self.after(CONNECTION_WITHIN, What::NoConnection(number));
@@ -198,6 +133,43 @@ impl World {
         } else {
             self.begin_take(number);
         }
+    }
+
+    /// It is soon the turn of a caller, which gets its connection and comes back.
+    pub(crate) fn soon(&mut self, process: usize, waiter: &Waiter) {
+        let number = waiter.to;
+        if self.leaves_the_queue(process, waiter) {
+            tell!(self, "P{process} caller {number} may take the key soon");
+            let connected = self.taker(number).is_some_and(|taker| taker.connected);
+            let later = if connected {
+                0
+            } else {
+                self.tape.pick(&[0, 1, 10, 60]) * MS
+            };
+            self.after(later, What::HasConnection(number));
+        }
+    }
+
+    /// The caller is told of its turn. Returns whether it is there for that.
+    fn leaves_the_queue(&mut self, process: usize, waiter: &Waiter) -> bool {
+        let number = waiter.to;
+        if self.checks.gives_up == Some(number) {
+            // It came at the same moment, and is over with it.
+            return false;
+        }
+        if self.callers[number].state != State::Waiting || self.callers[number].taker.is_none() {
+            self.fail(format!("caller {number} gets a turn that it does not wait for"));
+            return false;
+        }
+        self.callers[number].state = State::Taking;
+        if let Some(taker) = self.taker(number) {
+            taker.since = waiter.since;
+        }
+        if let Some(deadline) = waiter.call.deadline {
+            let at = self.processes[process].clock.when(deadline, self.now);
+            self.at(at, What::TakerLate(number));
+        }
+        true
     }
 
     /// The pool is empty: the next caller tries.
@@ -556,7 +528,8 @@ impl World {
         let Some(ownership) = caller.ownership.clone() else {
             return true;
         };
-        let alone = self.step(process, key, |machine, env| machine.close(env, &ownership));
+        let closed = self.step(process, key, |machine, env| machine.close(env, &ownership));
+        let alone = closed.is_ok();
         if !alone {
             self.opens[at].parted = true;
             self.step(process, key, |machine, env| machine.handle_gone(env, &ownership));

@@ -7,12 +7,11 @@ use dblock_core::Key;
 use dblock_core::machine::env::Time;
 
 use crate::batch::{Ask, Batch};
-use crate::caller::Caller;
+use crate::caller::{Caller, Open};
 use crate::ledger::Checks;
 use crate::plan::{MS, Plan, S};
 use crate::process::Process;
 use crate::store::Database;
-use crate::takes::Open;
 use crate::tape::Tape;
 
 /// An event.

@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 
-use dblock_core::store::{StoreError, StoreErrorKind};
+use dblock_core::store::{StoreError, StoreErrorKind, with_causes};
 use etcd_client::Error;
 use tonic::Code;
 
@@ -62,20 +62,8 @@ pub(crate) fn of_call(error: Error) -> StoreError {
         Error::TransportError(error) => error.source(),
         _ => None,
     };
-    let message = format!("{remedy} ({})", caused(text, cause));
+    let message = format!("{remedy} ({})", with_causes(text, cause));
     StoreError::new(kind, message).with_source(error)
-}
-
-/// A text with its causes: that of the client alone says little more than that it failed.
-fn caused(mut text: String, mut cause: Option<&(dyn std::error::Error + 'static)>) -> String {
-    while let Some(error) = cause {
-        let said = error.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 /// The error with the address of the member that it comes from.

@@ -199,7 +199,7 @@ impl Lent<'_> {
         answers.into_iter().map(named).collect()
     }
 
-    /// The same for one answer.
+    /// As [`finish_all`](Self::finish_all), for one answer.
     pub(crate) fn finish<T>(self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
         self.finish_all(vec![answer]).remove(0)
     }

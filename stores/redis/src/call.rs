@@ -72,7 +72,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// The same on a server of a cluster to which a slot is being moved.
+    /// As [`send`](Self::send), on a server of a cluster to which a slot is being moved.
     pub(crate) async fn send_asking(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
         // It must come directly after ASKING.
         self.script.load_async(connection).await?;

@@ -108,7 +108,7 @@ impl Server {
         lent.acknowledge(answer, call).await
     }
 
-    /// The same on a server of a cluster to which a slot is being moved.
+    /// As [`run`](Self::run), on a server of a cluster to which a slot is being moved.
     pub(crate) async fn run_asking(&self, call: &Call<'_>) -> Result<Answer, StoreError> {
         let mut lent = self.take().await?;
         let answer = call.send_asking(&mut lent.connection).await;
@@ -122,7 +122,7 @@ impl Server {
         lent.finish(answer)
     }
 
-    /// The same on a server of a cluster to which a slot is being moved.
+    /// As [`ask`](Self::ask), on a server of a cluster to which a slot is being moved.
     pub(crate) async fn ask_asking<T: redis::FromRedisValue>(
         &self,
         command: &redis::Cmd,

@@ -40,7 +40,7 @@ impl Places {
         }
     }
 
-    /// Those of both, numbered with the new ones first. `None` if one of them is moving already.
+    /// The shards of both places, numbered with the new ones first. `None` if one of them is moving already.
     pub(super) fn moving_to(&self, new: &Self) -> Option<Self> {
         if self.are_moving() || new.are_moving() {
             return None;

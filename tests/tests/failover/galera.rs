@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use dblock::store::{MySqlStore, Store};
-use dblock::{LockManager, LockOptions};
+use dblock::{LockError, LockManager, LockOptions};
 use dblock_servers::{Galera, Server};
 use dblock_tests::own_server;
 use dblock_tests::proxy::Proxy;
-use sqlx::{AssertSqlSafe, Connection, MySqlConnection};
+use sqlx::{AssertSqlSafe, Connection, MySqlConnection, MySqlPool};
 use tokio::time::{sleep, timeout};
 
 use crate::{LONG, moves, patient, process};
@@ -24,7 +24,30 @@ async fn nodes_of_galera_grant_once_and_forget_nothing() {
     all_processes_use_one_node(&galera).await;
     nothing_follows_a_write_in_its_message(&galera).await;
     an_acquire_that_another_node_overtook_is_no_grant(&galera).await;
+    a_transaction_has_a_lease(&galera).await;
     a_lease_is_known_on_the_node_that_is_used_next(&mut galera).await;
+}
+
+/// A row that it locks keeps nobody out on another node.
+async fn a_transaction_has_a_lease(galera: &Galera) {
+    let [first, second, _] = &galera.nodes;
+    let (locks, other) = (process(first.url()).await, process(second.url()).await);
+    let free = locks.lock("taken").options(&patient()).acquire().await.unwrap();
+    free.release().await.unwrap();
+    let pool = MySqlPool::connect(first.url()).await.unwrap();
+    let body = locks
+        .lock("taken")
+        .options(&patient())
+        .transaction(&pool, async |_| {
+            let kept = other.admin().get("taken").await?;
+            assert_eq!(
+                kept.map(|lock| lock.fence_token),
+                Some(dblock::current().unwrap().fence_token())
+            );
+            assert!(other.lock("taken").try_acquire().await?.is_none());
+            Ok::<_, LockError>(())
+        });
+    body.await.unwrap();
 }
 
 /// The lock that lets one migration run at a time is known to its own node only.

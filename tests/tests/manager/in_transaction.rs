@@ -5,6 +5,7 @@ mod lent;
 mod of_the_caller;
 mod shown;
 mod taken;
+mod taken_on_mysql;
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use dblock::store::StoreErrorKind;
 use dblock::{LockError, LockManager};
 use dblock_tests::Backend;
 use dblock_tests::backend::Kind;
-use sqlx::{AssertSqlSafe, Executor};
+use sqlx::pool::PoolOptions;
+use sqlx::{AssertSqlSafe, Database, Executor, Pool};
 
 use crate::{LONG, long, patient};
 
@@ -65,6 +67,23 @@ macro_rules! on_its_pool {
     };
 }
 use on_its_pool;
+
+/// The tests once more with a key that was free before: on MySQL a transaction takes that, and gets a lease of a new
+/// one.
+macro_rules! of_a_free_key {
+    ($($name:ident),+ $(,)?) => {
+        mod of_a_free_key {
+            $(
+                async fn $name(backend: dblock_tests::Backend) {
+                    super::super::is_free(&backend.manager().await).await;
+                    super::$name(backend).await;
+                }
+            )+
+            dblock_tests::on_every_store!(mysql: $($name),+);
+        }
+    };
+}
+use of_a_free_key;
 
 async fn execute<'c, E: Executor<'c>>(executor: E, sql: String) -> Result<(), sqlx::Error> {
     sqlx::raw_sql(AssertSqlSafe(sql))
@@ -119,6 +138,16 @@ async fn nobody_enters(backend: &Backend, locks: &LockManager) {
 async fn is_free(locks: &LockManager) {
     let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
     guard.release().await.unwrap();
+}
+
+/// A pool of one connection, for which its callers wait longer than any test.
+async fn of_one<DB: Database>(pool: &Pool<DB>) -> Pool<DB> {
+    let options = PoolOptions::new().max_connections(1);
+    options
+        .acquire_timeout(Duration::from_hours(1))
+        .connect_with(pool.connect_options().as_ref().clone())
+        .await
+        .unwrap()
 }
 
 /// Waits until so much of the database's time has passed.

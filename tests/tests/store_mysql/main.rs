@@ -15,6 +15,7 @@ mod place;
 mod race;
 mod schema;
 mod single;
+mod taken;
 
 use std::time::Duration;
 

@@ -18,14 +18,15 @@ const SOON: Duration = Duration::from_secs(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(30);
 
 /// An acquire of unknown outcome may have been carried out, or may still be. A release that finds nothing
-/// therefore proves nothing, and is repeated until the ttl has passed. An acquire that is carried out after
-/// that lives at most one ttl.
+/// therefore proves nothing, and is repeated until the ttl has passed. An acquire that is carried out even
+/// later expires after one ttl.
 #[derive(Debug)]
 pub(super) struct Abandoned {
     pub(super) lease_id: Uuid,
     pub(super) retry_at: Time,
     /// A run began with the acquire, or may have: the release takes it back.
     pub(super) undo: Option<Arc<RecordChange>>,
+    /// A release that is sent before this and finds nothing proves nothing.
     until: Time,
     /// Every lease that was granted before `until` has expired by then.
     pub(super) over_at: Time,
@@ -82,10 +83,10 @@ impl Abandoned {
         sent_at: Time,
         now: Time,
     ) -> bool {
-        // A row that names the lease shows that an acquire was carried out, and no acquire is carried out
-        // twice. If an earlier acquire may have done that, the answer shows nothing about the acquire on its
-        // way: that one may still make the lease a successor that nobody waits with. A release sent before
-        // `until` may have been carried out before the acquire, however late its answer.
+        // A row that names the lease proves that an acquire was carried out, and none is carried out twice.
+        // With `queued` this proves nothing: an earlier acquire may have done it, and the last one may still
+        // make the lease a successor. A release that was sent before `until` may have come before the
+        // acquire, however late its answer.
         let done = match answer {
             Ok(Outcome::Released(_)) => self.answered || !self.queued,
             Ok(Outcome::Withdrawn | Outcome::Lost) => self.answered,
@@ -99,8 +100,8 @@ impl Abandoned {
             return true;
         }
         let longest = if carried_out { LONGEST_RETRY } else { SOON };
-        // The row was locked for a moment. Until the next release it is busy although nobody uses it, so that
-        // comes sooner.
+        // The row was locked for a moment. The row stays busy for nobody until the next release, so that is
+        // sent sooner.
         let sooner = if matches!(answer, Ok(Outcome::Skipped)) {
             10
         } else {

@@ -7,10 +7,9 @@
 //! sequence of events that lets two owners enter:
 //!
 //! - *The wake-up's token is larger than each holder's token in the answers since the lease got its place.*
-//!   The row may have been passed on to this lease once before, have expired before the wake-up arrived, and
-//!   have gone to others.
-//! - *No request of the key is on its way*, else its answer is waited for: it may find the lease expired, and
-//!   queue it again.
+//!   Otherwise the wake-up may be old: the row was passed on to this lease, expired, and went to others.
+//! - *No request of the key is on its way.* Otherwise the machine waits for the answer. That request may
+//!   find the lease expired, and queue it again.
 //! - *The time left counts from when the latest ask was sent that was answered `Queued`.* The release came
 //!   after that. With too little left, or for a caller that does not renew, an extension comes first.
 //! - *A lease is never asked with again* once it has entered, was withdrawn, was answered `Lost`, or had an
@@ -24,21 +23,22 @@ use crate::machine::env::{Env, Time};
 use crate::machine::out::Refusal;
 use crate::store::{Holder, NEXT_TTL, StoreError};
 
-/// Pause before the next ask for a busy key, where no wake-ups arrive: starts at the first, grows to the
-/// longest.
+/// Pauses before the next ask. They start at `FIRST_PAUSE`. They grow to `LONGEST_BUSY_PAUSE` for a busy key
+/// without wake-ups, and to `LONGEST_ERROR_PAUSE` while the store fails.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_BUSY_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// Pause before the next ask for a busy key while wake-ups arrive: one may be lost, and the place must stay
-/// live.
+/// Pause before the next ask for a busy key while wake-ups arrive. A wake-up may be lost, and each ask keeps
+/// the place live.
 const LISTENING_PAUSE: Duration = Duration::from_millis(950);
 
-/// Pause before the next ask for a locked row after a wake-up: another process is about to take it.
+/// Pause before the next ask for a locked row after a wake-up. Another process was woken too and is probably
+/// writing the row.
 const WOKEN_PAUSE: Duration = Duration::from_millis(2);
 
-/// Longest pause before the next ask for a locked row: at first, and for a caller that has waited for a while. At
-/// first it is shorter than the time in which a process that takes the key again and again stands back.
+/// Pause before the next ask for a locked row: the first value until the caller has waited for
+/// `LOCKED_FOR_LONG`, then the second. With its jitter the first stays below `STANDS_BACK_FOR` (`turns.rs`).
 const LOCKED_PAUSE: Duration = Duration::from_millis(8);
 const LONGEST_LOCKED_PAUSE: Duration = Duration::from_millis(40);
 const LOCKED_FOR_LONG: Duration = Duration::from_secs(5);
@@ -48,17 +48,17 @@ const LOCKED_FOR_LONG: Duration = Duration::from_secs(5);
 const QUEUE_AFTER: Duration = Duration::from_millis(100);
 const QUEUE_AFTER_AMONG_LISTENERS: Duration = Duration::from_secs(1);
 
-/// How long an answer of the store counts for callers that come later. A store that answers is asked more
-/// often than that.
+/// How long an answer also counts for callers that come after it. While the store answers, a newer answer
+/// comes sooner.
 const ANSWER_LASTS: Duration = Duration::from_secs(1);
 
-/// How many tokens an acquire keeps free for local hand-overs: about sixteen times as many as the last leases
-/// used. So tokens run ahead of the clock only where they are used up as fast, and a process that is new to a
-/// busy key soon has turns as long as the others'.
+/// How many tokens an acquire keeps free for local hand-overs: about sixteen times those that the last lease
+/// used. Few tokens keep the ceiling near the clock. The factor lets a process that is new to a busy key soon
+/// have stretches as long as the others'.
 const FEWEST_SPARE: u32 = 1024;
 const MOST_SPARE: u32 = 1 << 20;
 
-/// Where this process stands in the row while another one holds the lock.
+/// A lease of this process that the row names, or may name, and that no caller has entered with.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Stand {
     /// It is the row's successor, or may be.
@@ -108,13 +108,13 @@ pub(super) struct Asking {
     pause: Duration,
     /// The last answer. It counts for callers that came before this time.
     last: Option<(LastAnswer, Time)>,
-    /// When the key was last known to be taken, by this process or another.
-    taken_at: Option<Time>,
+    /// When the key was last known to be held, by this process or another.
+    busy_at: Option<Time>,
     pub(super) stand: Option<Stand>,
     /// How many tokens the next acquire keeps free for local hand-overs.
     spare_tokens: u32,
     /// How long the store took for the last answer to an acquire.
-    took: Duration,
+    answer_time: Duration,
 }
 
 impl Asking {
@@ -124,10 +124,10 @@ impl Asking {
             woken: false,
             pause: FIRST_PAUSE,
             last: None,
-            taken_at: None,
+            busy_at: None,
             stand: None,
             spare_tokens: FEWEST_SPARE,
-            took: Duration::ZERO,
+            answer_time: Duration::ZERO,
         }
     }
 
@@ -165,7 +165,7 @@ impl Asking {
     /// An acquire is being sent. Returns its lease and how many tokens to keep free.
     pub(super) fn asked(&mut self, others_wait: bool, env: &mut Env<'_>) -> (Uuid, u32) {
         self.woken = false;
-        // The row keeps the values of the first ask.
+        // An ask for the same place repeats its lease and spare tokens. The row has those.
         if let Some(place) = self.place() {
             return (place.lease_id, place.spare_tokens);
         }
@@ -187,14 +187,13 @@ impl Asking {
     }
 
     /// Notes how long the store took for an answer.
-    pub(super) fn took(&mut self, time: Duration) {
-        self.took = time;
+    pub(super) fn answered_in(&mut self, time: Duration) {
+        self.answer_time = time;
     }
 
-    /// Time to allow for an extension: it takes about as long as the last answer did, which is long where
-    /// commits are slow.
+    /// Time to allow for an extension: twice the time of the last answer to an acquire.
     pub(super) fn time_of_two_answers(&self) -> Duration {
-        self.took * 2
+        self.answer_time * 2
     }
 
     // ── Answers ──────────────────────────────────────────────────────────────────────────────────────
@@ -227,7 +226,7 @@ impl Asking {
             .remaining
             .map(|remaining| remaining + Duration::from_millis(1));
         self.ask_after(expiry.map_or(pause, |expiry| pause.min(expiry)), env.now);
-        self.taken_at = Some(env.now);
+        self.busy_at = Some(env.now);
         self.note_answer(LastAnswer::Busy(Some(holder)), env.now);
     }
 
@@ -272,8 +271,8 @@ impl Asking {
         }
     }
 
-    /// A caller whose timeout passes must be told of the store's error that keeps the key busy, not that the
-    /// key is busy.
+    /// Notes the error that keeps the row unreleased. A caller that times out is told this error, and not
+    /// `Busy`.
     pub(super) fn note_last_error(&mut self, last_error: Option<LastAnswer>, now: Time) {
         self.last = last_error.map(|last_error| (last_error, now + ANSWER_LASTS));
     }
@@ -287,18 +286,18 @@ impl Asking {
 
     /// The lease of this process is over.
     pub(super) fn released(&mut self, former: Holder, hand_overs: u32, now: Time) {
-        // A single short turn says little about the next one.
+        // A single short stretch says little about the next one.
         let spare = hand_overs.saturating_mul(16).max(self.spare_tokens / 2);
         self.spare_tokens = spare.clamp(FEWEST_SPARE, MOST_SPARE);
         // A caller that comes later needs a newer answer.
         self.last = Some((LastAnswer::Busy(Some(former)), now));
-        self.taken_at = Some(now);
+        self.busy_at = Some(now);
         self.ask_now();
     }
 
-    /// Whether the key was taken after `since`.
-    pub(super) fn taken_after(&self, since: Time) -> bool {
-        self.taken_at.is_some_and(|at| since < at)
+    /// Whether the key was held after `since`.
+    pub(super) fn was_busy_after(&self, since: Time) -> bool {
+        self.busy_at.is_some_and(|at| since < at)
     }
 
     /// The reply to a caller whose timeout has passed, and that came at `since`.
@@ -350,7 +349,8 @@ impl Asking {
         }
     }
 
-    /// The place and its token, if the row was passed on to it. To be used only while no ask is on its way.
+    /// The place and its token, if the row was passed on to it. Call this only while no request is on its
+    /// way.
     pub(super) fn arrived(&self) -> Option<(Place, i64)> {
         let place = self.place()?;
         let token = place.told?;

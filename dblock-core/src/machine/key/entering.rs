@@ -1,10 +1,6 @@
-//! How callers enter. Every lease that comes to this process goes through [`Machine::arrive`]. A lease that
-//! no caller waits for is given back. One that a transaction keeps is entered again by the next call in that
-//! transaction.
-//!
-//! One that a caller's own transaction takes is that caller's alone.
-//!
-//! Who is refused, when, and why.
+//! How callers enter, and who is refused. Every lease from the store goes through [`Machine::arrive`]. A
+//! lease that no caller wants is released. A kept lease is entered again by the next call in its transaction.
+//! A lease that a caller's transaction took belongs to that caller.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +21,8 @@ use crate::machine::ownership::Ownership;
 use crate::options::LockOptions;
 use crate::store::{RecordChange, StoreError, StoreErrorKind};
 
-/// Least time left of a lease that was passed on for a caller to enter at once. An extension follows.
+/// A caller enters at once with a passed-on lease that has at least this much time left. Otherwise it is
+/// extended first.
 const ENOUGH_TO_ENTER: Duration = Duration::from_millis(100);
 
 /// The outcome of offering a lease to the callers of this process.
@@ -91,7 +88,7 @@ impl<A, C> Machine<A, C> {
         }
         let (lease_id, until) = match self.asking.stand {
             None => return,
-            // When the successor has lapsed, and its lease too if the row was passed on to it just before.
+            // By then the place has lapsed. If the row was passed on just before, that lease has expired too.
             Some(Stand::Next(place)) => (place.lease_id, now + WANTED_FOR + place.next_ttl),
             Some(Stand::MustExtend(arriving)) => (arriving.lease_id, arriving.until),
         };
@@ -155,7 +152,7 @@ impl<A, C> Machine<A, C> {
         };
         if !enough || !whole && !renew {
             self.queue.put_back(number, waiter);
-            // A whole lease with no time left was answered too late.
+            // A fresh lease without time left: its answer came too late.
             return if whole {
                 Offered::OfNoUse
             } else {
@@ -189,8 +186,8 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    /// The first caller gets a turn, if it can take the key and nothing of this process is, or may be, in the
-    /// row. Else it asks for a lease.
+    /// The first caller gets a turn, if it can take the key and the row cannot name a lease of this process.
+    /// Else it asks for a lease.
     pub(super) fn give_turn(&mut self, env: &mut Env<'_>) {
         let may_take = self.held.is_none()
             && self.turns.may_give()
@@ -212,7 +209,21 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    /// The caller enters whose transaction has written the row, if it is still its turn.
+    /// The transaction that has taken the key is about to commit. Meanwhile the first caller that can take it next
+    /// may get its connection: that takes about as long.
+    pub(super) fn announce_turn(&mut self, env: &mut Env<'_>) {
+        let first = self.queue.first();
+        let number = first.and_then(|(number, first)| first.call.takes.then_some(number));
+        if let Some(number) = number
+            && self.turns.tells(number, env.now)
+            && let Some(waiter) = self.queue.remove(number)
+        {
+            let lease_id = env.random.lease_id();
+            self.reply(Reply::Soon(waiter, Turn { number, lease_id }));
+        }
+    }
+
+    /// A caller's transaction has taken the key. The caller enters if it still has the turn.
     pub(super) fn take(
         &mut self,
         turn: Turn,
@@ -231,7 +242,7 @@ impl<A, C> Machine<A, C> {
 
     /// A caller that came at `since` enters with a lease that this process did not have.
     fn entered(&mut self, ownership: &Arc<Ownership>, since: Time, now: Time) {
-        if self.asking.taken_after(since) {
+        if self.asking.was_busy_after(since) {
             let waited = Note::Waited(Arc::clone(ownership), now.since(since));
             self.notes.push_back(waited);
         }
@@ -248,8 +259,8 @@ impl<A, C> Machine<A, C> {
         });
     }
 
-    /// Callers that wait for a transaction which nobody tells the end of: its row may be locked by another
-    /// process when that is looked for, again and again.
+    /// Asks sooner for the end of the transaction that keeps the row, while callers wait. Nothing reports
+    /// that end. Each look may also find the row locked by another process.
     pub(super) fn look_at_transaction(&mut self, now: Time) {
         if let Some((held, (_, first))) = self.held.as_mut().zip(self.queue.first()) {
             held.ask_by(now + locked_pause(now.since(first.since)));
@@ -289,7 +300,7 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    /// What a non-blocking caller is refused with that has waited for [`BUSY_AFTER`]: another caller tries to take
+    /// The refusal for non-blocking callers that have waited for [`BUSY_AFTER`]: another caller tries to take
     /// the key, or a transaction keeps the row locked that is to be released.
     pub(super) fn soon_busy(&self) -> Option<Refusal> {
         if self.turns.is_out() {
@@ -300,8 +311,8 @@ impl<A, C> Machine<A, C> {
             .then_some(Refusal::RowLocked)
     }
 
-    pub(super) fn refuse_non_blocking(&mut self, came_before: Time, refusal: &Refusal) {
-        while let Some(waiter) = self.queue.pop_non_blocking(came_before) {
+    pub(super) fn refuse_non_blocking(&mut self, came_by: Time, refusal: &Refusal) {
+        while let Some(waiter) = self.queue.pop_non_blocking(came_by) {
             self.reply(Reply::Refused(waiter, refusal.clone()));
         }
     }
@@ -312,7 +323,8 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    /// Refuses the callers for whom asking again cannot help.
+    /// After a failure: refuses non-blocking callers if the store is unreachable, and all callers if the
+    /// error is permanent.
     pub(super) fn refuse_hopeless(&mut self, error: &StoreError) {
         let refusal = Refusal::Store(error.clone());
         if error.kind() == StoreErrorKind::Unreachable {

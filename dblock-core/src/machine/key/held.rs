@@ -23,17 +23,20 @@
 //!   Once it is revoked, renewals go on and do not lengthen the lease, which stays `Held` until its deadline.
 //! - `Lost`: the lease has ended before its holds did. Bodies are being stopped. A lost lease never becomes
 //!   `Held`.
-//! - `Lingering`: all holds have ended, and `hold_min` keeps the row busy. One request moves the row's end to
-//!   that of `hold_min`, whichever way: so the key is free in time even if this process ends before.
+//! - `Lingering`: all holds have ended, and `hold_min` keeps the row busy. One Extend sets the row's end to
+//!   one second after `hold_min`, whether that is sooner or later than before. So the key becomes free even
+//!   if this process dies.
 //! - `ReleaseDue`: all holds have ended, and the release was not sent. The next caller may still enter
 //!   without the store.
-//! - `Releasing`: the release was sent, so no caller enters with this lease any more.
+//! - `Releasing`: the release was sent. No caller enters with this lease any more, except in a transaction
+//!   that keeps it.
 //!
 //! When the store answers `Lost`, the lease is forgotten from any state.
 //!
 //! A lease is *kept* when a transaction of the owner's keeps the row locked, and frees it with its commit
-//! ([`Held::keep_in_transaction`], [`Held::taken`]). Then the lease has no end of its own: nothing is renewed, and `Releasing`
-//! asks until that transaction is over, whichever way: it is answered `Released` or `Lost` then.
+//! ([`Held::keep_in_transaction`], [`Held::taken`]). A kept lease has no end of its own and is not renewed.
+//! In `Releasing` the release is repeated until the transaction is over. It is then answered `Released` or
+//! `Lost`.
 
 mod confirmations;
 mod hand_over;
@@ -49,10 +52,12 @@ pub use self::confirmations::Confirm;
 use self::confirmations::Confirmations;
 pub(super) use self::confirmations::Shows;
 pub(super) use self::requests::{After, ttl_of};
+pub use self::term::Kept;
+use self::term::Term;
 pub(super) use self::term::{Grant, Times};
-use self::term::{Kept, Term};
 use crate::error::LostReason;
 use crate::machine::env::Time;
+use crate::machine::key::NotClosed;
 use crate::machine::key::asking::LastAnswer;
 use crate::machine::out::{Note, Unconfirmed};
 use crate::machine::ownership::Ownership;
@@ -90,7 +95,7 @@ enum State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Holds {
     count: u32,
-    /// The last one ends with something that is on its way: no hold is added any more.
+    /// A write that ends the last hold is on its way. No hold is added.
     closed: bool,
 }
 
@@ -127,7 +132,7 @@ pub(super) struct Held<C> {
     /// Nothing is sent before this.
     retry_at: Option<Time>,
     pause: Duration,
-    /// The last request's error, if it failed, and the kind of the last request whose failure was logged.
+    /// The kind and error of the last request that failed. Cleared by a successful extension.
     failure: Option<(Kind, StoreError)>,
     /// The last request found the row locked.
     row_locked: bool,
@@ -204,7 +209,7 @@ impl<C> Held<C> {
         matches!(self.state, State::ReleaseDue | State::Releasing { .. })
     }
 
-    /// The same, and somebody keeps the row locked.
+    /// The row must be released, and others have it locked.
     pub(super) fn finds_row_locked(&self) -> bool {
         self.needs_release() && self.row_locked
     }
@@ -214,7 +219,7 @@ impl<C> Held<C> {
         matches!(self.state, State::Lingering { until, .. } if self.covers(until) || self.current.is_revoked())
     }
 
-    /// The same, and the row is not busy for much longer either.
+    /// `hold_min` keeps the row busy, and the row ends with it already, or the lease is revoked.
     fn lingers_as_wanted(&self) -> bool {
         matches!(self.state, State::Lingering { written, .. } if written || self.current.is_revoked())
     }
@@ -258,6 +263,14 @@ impl<C> Held<C> {
         Arc::ptr_eq(&self.current, ownership)
     }
 
+    fn is_held_by(&self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
+        if self.is_of(ownership) && self.is_held() {
+            Ok(())
+        } else {
+            Err(ended_reason(ownership))
+        }
+    }
+
     fn row_is_behind(&self) -> bool {
         self.row.fence_token != self.current.fence_token || self.row.owner != Some(self.current.call.owner)
     }
@@ -283,17 +296,23 @@ impl<C> Held<C> {
         }
     }
 
-    /// Adds no hold any more. Refuses while there is more than one, also of a lost lease: then the lock goes on
-    /// without the caller. Refuses too when it is closed already: whoever closed it ends it.
-    pub(super) fn close(&mut self, ownership: &Arc<Ownership>) -> bool {
+    /// Closes the lock: no hold is added any more. Refused while there is a second hold, also in a lost
+    /// lease. Refused when another caller has closed it.
+    pub(super) fn close(&mut self, ownership: &Arc<Ownership>) -> Result<(), NotClosed> {
         let is_of = self.is_of(ownership);
-        let (State::Held(holds) | State::Lost(holds)) = &mut self.state else {
-            return false;
-        };
-        let last = holds.count == 1 && !holds.closed;
-        let closes = last && is_of;
-        holds.closed |= closes;
-        closes
+        match &mut self.state {
+            State::Held(holds) | State::Lost(holds) if is_of => {
+                if holds.closed {
+                    return Err(NotClosed::Before);
+                }
+                if holds.count > 1 {
+                    return Err(NotClosed::OtherHold);
+                }
+                holds.closed = true;
+                Ok(())
+            }
+            _ => Err(NotClosed::Over(ended_reason(ownership))),
+        }
     }
 
     /// What was on its way has failed.
@@ -304,24 +323,26 @@ impl<C> Held<C> {
         }
     }
 
-    /// A run of this owner's begins: `undo` takes that back. What has begun before as the same attempt, and
-    /// was not entered either, is taken back as a whole.
-    pub(super) fn begin(&mut self, ownership: &Arc<Ownership>, undo: Arc<RecordChange>) -> bool {
-        let begins = self.is_of(ownership) && self.is_held();
+    /// A run of this owner's begins: `undo` takes that back. An `undo` of the same attempt stays: it undoes
+    /// both begins.
+    pub(super) fn begin(
+        &mut self,
+        ownership: &Arc<Ownership>,
+        undo: Arc<RecordChange>,
+    ) -> Result<(), LostReason> {
+        self.is_held_by(ownership)?;
         let again = |former: &RecordChange| former.expected() == undo.expected();
-        if begins && !self.undo.as_deref().is_some_and(again) {
+        if !self.undo.as_deref().is_some_and(again) {
             self.undo = Some(undo);
         }
-        begins
+        Ok(())
     }
 
     /// The body of that run begins.
-    pub(super) fn begun(&mut self, ownership: &Arc<Ownership>) -> bool {
-        let begins = self.is_of(ownership) && self.is_held();
-        if begins {
-            self.undo = None;
-        }
-        begins
+    pub(super) fn begun(&mut self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
+        self.is_held_by(ownership)?;
+        self.undo = None;
+        Ok(())
     }
 
     /// Ends a hold of `ownership`; fails when that is not the current one. `returned`: the body did so in time.
@@ -344,24 +365,24 @@ impl<C> Held<C> {
                 Ok(None)
             }
             State::Held(_) | State::Lost(_) => {
-                // The local deadline applies to bodies. The row is busy until its own end.
+                // After a loss by time alone the row still names us, so `hold_min` still counts.
                 let stands = matches!(
                     self.current.ended(),
                     None | Some(LostReason::Expired | LostReason::MaxHold)
                 );
                 let held_for = self.end_ownership(now);
-                // If it is over, `advance` goes on from there.
+                // If `hold_min` is over already, `advance` moves to `ReleaseDue`.
                 let lingers = self.current.hold_min_until.filter(|_| stands);
                 self.state = lingers.map_or(State::ReleaseDue, |until| State::Lingering {
                     until,
                     written: false,
                 });
                 if matches!(self.term, Term::Transaction(Kept::Key)) {
-                    // It has yet to end.
+                    // The transaction is still open: ask a moment later.
                     self.retry_at = Some(now + FIRST_RETRY);
                     self.pause = FIRST_RETRY * 2;
                 } else if self.failure.is_none() {
-                    // The last request found the row locked. The release need not wait for its pause.
+                    // A pause after a locked row must not delay the release. A pause after a failure stays.
                     self.retry_at = None;
                     self.pause = FIRST_RETRY;
                 }
@@ -381,18 +402,14 @@ impl<C> Held<C> {
 
     /// The owner asks for a fence check: there is no local hand-over after that.
     pub(super) fn pin(&mut self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
-        if !self.is_of(ownership) || !matches!(self.state, State::Held(_)) {
-            return Err(ended_reason(ownership));
-        }
+        self.is_held_by(ownership)?;
         self.hand_over_until = None;
         Ok(())
     }
 
     /// From here on the owner has this ttl.
     pub(super) fn set_ttl(&mut self, ownership: &Arc<Ownership>, ttl: Duration) -> Result<(), LostReason> {
-        if !self.is_of(ownership) || !self.is_held() {
-            return Err(ended_reason(ownership));
-        }
+        self.is_held_by(ownership)?;
         self.ttl = ttl;
         Ok(())
     }
@@ -465,7 +482,7 @@ impl<C> Held<C> {
         }
     }
 
-    /// A lost lease is never handed over. `first`: nobody has told of the loss.
+    /// A lost lease is never handed over. `first`: this call ended the ownership, so it logs the loss.
     fn set_lost(&mut self, holds: Holds, reason: LostReason, first: bool) {
         if first {
             self.notes.push(Note::Lost(Arc::clone(&self.current), reason));
@@ -499,6 +516,6 @@ impl<C> Held<C> {
 }
 
 /// The reason why the ownership has ended. If it has not, it is no longer the current one.
-fn ended_reason(ownership: &Ownership) -> LostReason {
+pub(super) fn ended_reason(ownership: &Ownership) -> LostReason {
     ownership.ended().unwrap_or(LostReason::Released)
 }

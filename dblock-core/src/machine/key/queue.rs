@@ -71,7 +71,7 @@ impl<A> WaitQueue<A> {
         !self.non_blocking.is_empty()
     }
 
-    /// How many of them wait while the key is busy.
+    /// How many callers are willing to wait for a busy key.
     pub(super) fn blocking(&self) -> usize {
         self.waiters.len() - self.non_blocking.len()
     }
@@ -82,7 +82,7 @@ impl<A> WaitQueue<A> {
             .map(|(number, waiter)| (*number, waiter))
     }
 
-    /// The earliest deadline of them.
+    /// The earliest deadline of a caller.
     pub(super) fn first_deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
@@ -99,17 +99,17 @@ impl<A> WaitQueue<A> {
         (deadline <= now).then(|| self.remove(number)).flatten()
     }
 
-    /// When the first non-blocking one of them came.
+    /// When the first non-blocking caller came.
     pub(super) fn first_non_blocking(&self) -> Option<Time> {
         let number = self.non_blocking.first()?;
         self.waiters.get(number).map(|waiter| waiter.since)
     }
 
-    /// Takes a non-blocking caller that came before `then`.
-    pub(super) fn pop_non_blocking(&mut self, came_before: Time) -> Option<Waiter<A>> {
+    /// Takes a non-blocking caller that came at `came_by` or earlier.
+    pub(super) fn pop_non_blocking(&mut self, came_by: Time) -> Option<Waiter<A>> {
         let came = self.first_non_blocking()?;
         let number = *self.non_blocking.first()?;
-        (came <= came_before).then(|| self.remove(number)).flatten()
+        (came <= came_by).then(|| self.remove(number)).flatten()
     }
 
     /// Takes all callers, or those that hold no other lock.
@@ -124,24 +124,24 @@ impl<A> WaitQueue<A> {
     }
 }
 
-/// Longest turn: how long a process may hand the lock over locally.
-const LONGEST_TURN: Duration = Duration::from_millis(100);
+/// Longest stretch: how long a process may hand the lock over locally.
+const LONGEST_STRETCH: Duration = Duration::from_millis(100);
 
-/// Longest turn of a process that receives wake-ups, while others want the key.
-const LONGEST_TURN_LISTENING: Duration = Duration::from_millis(10);
+/// Longest stretch of a process that receives wake-ups, while others want the key.
+const LONGEST_STRETCH_LISTENING: Duration = Duration::from_millis(10);
 
 /// Back-off after the key was passed on to another process, when the place as successor is free again. A
 /// process that was passed over more often backs off for less time.
 const AFTER_ANOTHER: Duration = Duration::from_millis(6);
 
-/// How long the row says after a busy answer that somebody waits, and how long a successor stays live. Longer
-/// than any pause between two asks plus a slow statement or two.
+/// How far ahead a busy ask sets `wanted_until` and the end of a place as successor. Longer than any pause
+/// between two asks plus a slow statement or two.
 pub(super) const WANTED_FOR: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Default)]
 pub(super) struct Fairness {
-    /// When the turn began: since then this process hands the lock over locally while others want the key.
-    turn_since: Option<Time>,
+    /// When the stretch began: since then this process hands the lock over locally while others want the key.
+    stretch_since: Option<Time>,
     /// How often the key was passed on to another process while callers of this one waited.
     passed_over: u32,
 }
@@ -150,23 +150,23 @@ impl Fairness {
     /// The lock came to this process. Returns until when it may be handed over locally.
     pub(super) fn granted(&mut self, wanted: bool, env: &Env<'_>) -> Time {
         self.passed_over = 0;
-        self.turn_since = None;
+        self.stretch_since = None;
         self.extended(wanted, env)
     }
 
-    /// The lease was extended. Returns until when it may be handed over locally: for a whole turn after this
-    /// answer if nobody else wants the key, else for the rest of the turn.
+    /// The lease was extended. Returns until when it may be handed over locally: for a whole stretch after
+    /// this answer if nobody else wants the key, else for the rest of the stretch.
     pub(super) fn extended(&mut self, wanted: bool, env: &Env<'_>) -> Time {
         if !wanted {
-            self.turn_since = None;
-            return env.now + LONGEST_TURN;
+            self.stretch_since = None;
+            return env.now + LONGEST_STRETCH;
         }
         let length = if env.listening {
-            LONGEST_TURN_LISTENING
+            LONGEST_STRETCH_LISTENING
         } else {
-            LONGEST_TURN
+            LONGEST_STRETCH
         };
-        *self.turn_since.get_or_insert(env.now) + length
+        *self.stretch_since.get_or_insert(env.now) + length
     }
 
     /// The key was passed on to another process. Returns how long to back off.

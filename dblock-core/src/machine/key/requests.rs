@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::Machine;
 use super::abandoned::Abandoned;
 use super::asking::{Arriving, Asking, LastAnswer, Place, Stand};
 use super::held::{After, Grant, Held, Times};
 use super::queue::WANTED_FOR;
 use super::turns::BUSY_AFTER;
+use super::{Listed, Machine};
 use crate::machine::env::{Env, Time};
 use crate::machine::out::{Note, Refusal};
 use crate::store::{
@@ -62,14 +62,14 @@ pub(super) struct Asked {
 }
 
 /// The request to send next.
-enum Next {
+enum NextRequest {
     OwnLease(Action),
     Abandoned(Uuid),
     Arriving(Arriving),
     Acquire,
 }
 
-impl Next {
+impl NextRequest {
     fn kind(&self) -> Kind {
         match self {
             Self::OwnLease(action) => Kind::of(action),
@@ -85,14 +85,13 @@ impl<A, C> Machine<A, C> {
     pub(super) fn list_next_request(&mut self, env: &Env<'_>) {
         let now = env.now;
         let kind = self.next_request(now).map(|next| next.kind());
-        if kind.is_some() && kind != self.listed {
-            self.listed = kind;
-            self.newly_listed = kind;
+        if let Some(kind) = kind.filter(|_| kind != self.listed.kind()) {
+            self.listed = Listed::New(kind);
         }
         self.look_at = self.next_look(now);
     }
 
-    fn next_request(&self, now: Time) -> Option<Next> {
+    fn next_request(&self, now: Time) -> Option<NextRequest> {
         if self.on_its_way.is_some() {
             return None;
         }
@@ -100,12 +99,12 @@ impl<A, C> Machine<A, C> {
         if let Some(held) = &self.held
             && let Some(action) = held.next_action(now)
         {
-            return Some(Next::OwnLease(action));
+            return Some(NextRequest::OwnLease(action));
         }
         if let Some(Stand::MustExtend(arriving)) = self.asking.stand
             && arriving.retry_at <= now
         {
-            return Some(Next::Arriving(arriving));
+            return Some(NextRequest::Arriving(arriving));
         }
         // The newest comes first: an acquire of unknown outcome is released before anything else is sent. While an
         // owner holds the lock, the row does not name an abandoned lease, and a release on its way would only
@@ -113,11 +112,11 @@ impl<A, C> Machine<A, C> {
         let renews = self.held.as_ref().is_some_and(Held::is_held);
         let mut due = self.abandoned.iter().rev().filter(|_| !renews);
         if let Some(abandoned) = due.find(|abandoned| abandoned.retry_at <= now) {
-            return Some(Next::Abandoned(abandoned.lease_id));
+            return Some(NextRequest::Abandoned(abandoned.lease_id));
         }
         let leaves_it = self.turns.is_out() || self.turns.stands_back();
         let asks = self.held.is_none() && !self.queue.is_empty() && !leaves_it && self.asking.may_ask(now);
-        asks.then_some(Next::Acquire)
+        asks.then_some(NextRequest::Acquire)
     }
 
     /// The request to send now. It is on its way from here on.
@@ -127,7 +126,7 @@ impl<A, C> Machine<A, C> {
             .filter(|next| kinds.contains(&next.kind()))?;
         let mut record = None;
         let (lease_id, action, what) = match next {
-            Next::OwnLease(action) => {
+            NextRequest::OwnLease(action) => {
                 let held = self.held.as_mut()?;
                 held.sent(&action);
                 if matches!(action, Action::Release) {
@@ -135,13 +134,13 @@ impl<A, C> Machine<A, C> {
                 }
                 (held.lease_id(), action.clone(), Sent::OwnLease(action))
             }
-            Next::Abandoned(lease_id) => {
+            NextRequest::Abandoned(lease_id) => {
                 let mut abandoned = self.abandoned.iter();
                 let released = abandoned.find(|abandoned| abandoned.lease_id == lease_id)?;
                 record.clone_from(&released.undo);
                 (lease_id, Action::Release, Sent::Abandoned)
             }
-            Next::Arriving(arriving) => {
+            NextRequest::Arriving(arriving) => {
                 let (_, first) = self.queue.first()?;
                 let (ttl, owner) = (first.call.options.ttl, first.call.owner);
                 let mut extend = Extend::new(1, ttl);
@@ -156,7 +155,7 @@ impl<A, C> Machine<A, C> {
                     Sent::Arriving { ttl, owner },
                 )
             }
-            Next::Acquire => {
+            NextRequest::Acquire => {
                 let (number, first) = self.queue.first()?;
                 let call = &first.call;
                 let mut acquire = Acquire::new(call.owner, call.options.ttl, Arc::clone(&call.holder));
@@ -164,8 +163,8 @@ impl<A, C> Machine<A, C> {
                 let waited = env.now.since(first.since);
                 acquire.queue =
                     (acquire.wanted_for.is_some() && Asking::queues(waited, env)).then_some(waited);
-                // The row may have been passed on to a lease that has a place. Then the caller writes that
-                // the run begins.
+                // An ask that has a place carries no begin: a pass-on writes no record. The caller then
+                // writes the begin itself.
                 let begin = call.begin.as_ref().filter(|_| self.asking.place().is_none());
                 record = begin.map(|begin| Arc::clone(&begin.change));
                 let undo = begin.map(|begin| Arc::clone(&begin.undo));
@@ -193,8 +192,7 @@ impl<A, C> Machine<A, C> {
     /// When to look again without an event.
     fn next_look(&self, now: Time) -> Option<Time> {
         let asked = self.on_its_way.is_some();
-        // Requests that are due already are listed, or follow the one on its way. Only later ones need a
-        // look.
+        // A due request is already listed, or follows the one on its way. So only later ones need a timer.
         let later = |at: &Time| !asked && *at > now;
         let abandoned = self.abandoned.iter().map(|abandoned| abandoned.retry_at);
         let abandoned = abandoned.filter(later);
@@ -220,10 +218,10 @@ impl<A, C> Machine<A, C> {
             .min()
     }
 
-    /// When it must be called again at the latest, unless something is sent or arrives before: tests compare
-    /// [`poll_timeout`](Self::poll_timeout) with it.
+    /// For tests: the latest time at which [`handle_timeout`](Self::handle_timeout) must be called, unless
+    /// something is sent or arrives before. [`poll_timeout`](Self::poll_timeout) must not be later.
     pub fn must_look_by(&self) -> Option<Time> {
-        let sends = self.on_its_way.is_some() || self.listed.is_some();
+        let sends = self.on_its_way.is_some() || self.listed.kind().is_some();
         let renewal = self.held.as_ref().and_then(Held::must_send_by);
         let renewal = renewal.filter(|_| !sends);
         let callers = self.queue.first_deadline().into_iter();
@@ -318,8 +316,8 @@ impl<A, C> Machine<A, C> {
             }
             Ok(_) => self.asking.retry_arriving(Duration::ZERO, env),
             Err(error) => {
-                // The extension may have been carried out, or may still be until a ttl has passed. It then
-                // lasts one ttl.
+                // The extension may still be carried out within one ttl, and then lasts one more. So the row
+                // may be busy for two.
                 self.asking.retry_arriving(ttl * 2, env);
                 self.refuse_hopeless(&error);
                 self.asking.note_answer(LastAnswer::Failed(error), env.now);
@@ -335,7 +333,7 @@ impl<A, C> Machine<A, C> {
         env: &mut Env<'_>,
     ) {
         let ask = &asked.acquire;
-        self.asking.took(env.now.since(sent.sent_at));
+        self.asking.answered_in(env.now.since(sent.sent_at));
         let (now, lease_id) = (env.now, sent.lease_id);
         match answer {
             Ok(Outcome::Granted {
@@ -346,8 +344,8 @@ impl<A, C> Machine<A, C> {
                 recorded,
                 ..
             }) => {
-                // A fresh lease is as long as the ask. A remaining time of another length belongs to a row
-                // that was passed on.
+                // A fresh grant has exactly the ttl of this ask. If the rest is not that long, the row was
+                // passed on to our place.
                 let place = self.asking.place().filter(|_| remaining != ask.ttl);
                 let grant = Grant {
                     lease_id,
@@ -386,8 +384,8 @@ impl<A, C> Machine<A, C> {
                 }
             }
             Ok(Outcome::Skipped) => {
-                let came_before = now.before(BUSY_AFTER);
-                self.refuse_non_blocking(came_before, &Refusal::RowLocked);
+                let came_by = now.before(BUSY_AFTER);
+                self.refuse_non_blocking(came_by, &Refusal::RowLocked);
                 let waited = self
                     .queue
                     .first()
@@ -438,7 +436,7 @@ impl<A, C> Machine<A, C> {
 
     // ── What is still to be done ─────────────────────────────────────────────────────────────────────
 
-    // The driver counts keys by it, and forgets those that need nothing.
+    // The engine counts keys by these methods, and forgets a key that is idle.
 
     /// A release must still be written to the row, or is on its way.
     pub fn has_release_pending(&self) -> bool {
@@ -454,8 +452,8 @@ impl<A, C> Machine<A, C> {
             || self.on_its_way.as_ref().is_some_and(releases)
     }
 
-    /// An owner holds the lock, or is about to enter or has just left: a shutdown gives them its grace.
-    /// Leases that no caller took, and rows that `hold_min` keeps busy by themselves, need none.
+    /// An owner holds the lock, is about to enter, or has just left. A shutdown waits for this, for its grace
+    /// at most. Leases that no caller took, and rows that `hold_min` keeps busy by themselves, need no grace.
     pub fn needs_grace(&self) -> bool {
         self.held.as_ref().is_some_and(|held| !held.lingers_by_itself())
             || self.on_its_way.is_some()
@@ -472,7 +470,7 @@ impl<A, C> Machine<A, C> {
         !self.is_busy()
             && self.queue.is_empty()
             && self.asking.stand.is_none()
-            && self.listed.is_none()
+            && self.listed.kind().is_none()
             && self.turns.is_idle()
     }
 }

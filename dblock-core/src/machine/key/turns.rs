@@ -1,12 +1,13 @@
-//! Turns to take the key: one caller of this process after the other tries that in a transaction of its own.
+//! Turns to take the key. The callers of this process try one at a time, each in its own transaction.
 //!
 //! A *take* writes the row in the caller's transaction, where the key is free. The transaction keeps the row
-//! locked until it ends, and its end frees the key. No request is sent for it. A turn only keeps the callers of
-//! one process from trying at once, and in another order than they came: the store alone lets one in.
+//! locked until it ends, and its end frees the key. While its caller is inside, no request is sent. If the
+//! caller leaves before the end is known, a release asks for it. A turn only orders the callers of one
+//! process. The store alone decides who gets the key.
 //!
 //! # Fairness between processes
-//! The end of a transaction tells nobody, so other processes poll. A process whose takes have followed each other
-//! for a while stands back for longer than the others pause: it gives no turn then, and asks for no lease.
+//! The end of a transaction tells nobody, so other processes poll. A process that has taken the key again and
+//! again stands back. It then gives no turn and asks for no lease, for longer than the others pause.
 
 use std::time::Duration;
 
@@ -18,12 +19,16 @@ use crate::machine::out::Turn;
 /// How long a caller may try. Then the next one goes on.
 const LONGEST_TRY: Duration = Duration::from_millis(2500);
 
-/// How long takes may follow each other before the process stands back, and for how long it does. So a process
-/// that is alone loses one part in forty.
+/// How long takes may follow each other before the process stands back, and for how long it does. This costs
+/// a process that is alone 2.5 % of its time.
 const TAKES_FOR: Duration = Duration::from_millis(400);
 const STANDS_BACK_FOR: Duration = Duration::from_millis(10);
 
-/// How long a non-blocking caller waits while a turn is out, and for a row that somebody has locked.
+/// How long the machine of a key is kept after a take, if nobody asks for the key. No shorter, because whoever takes
+/// the key every few milliseconds would wake the driver each time.
+const REMEMBERED_FOR: Duration = Duration::from_secs(1);
+
+/// How long a non-blocking caller waits for another caller's turn, or for a locked row, before it is refused.
 pub(super) const BUSY_AFTER: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
@@ -39,7 +44,7 @@ enum State {
     Took(Uuid),
 }
 
-/// Takes that followed each other with less between them than the process stands back for.
+/// Takes that followed each other with gaps shorter than `STANDS_BACK_FOR`.
 #[derive(Debug)]
 struct Series {
     since: Time,
@@ -52,6 +57,9 @@ pub(super) struct Turns {
     state: State,
     series: Option<Series>,
     none_before: Option<Time>,
+    /// The caller that was told last that its turn comes soon. It is told once only: whoever comes back too late
+    /// each time would starve.
+    told: Option<u64>,
 }
 
 impl Turns {
@@ -60,6 +68,7 @@ impl Turns {
             state: State::Nobody,
             series: None,
             none_before: None,
+            told: None,
         }
     }
 
@@ -79,11 +88,18 @@ impl Turns {
 
     /// When time changes something.
     pub(super) fn next_look(&self) -> Option<Time> {
-        match self.state {
-            State::Out { until, .. } => Some(until),
-            State::Nobody => self.series.as_ref().map(|series| series.until + STANDS_BACK_FOR),
-            State::Took(_) => None,
-        }
+        let over = match self.state {
+            State::Out { until, .. } => return Some(until),
+            State::Took(_) => return None,
+            State::Nobody => self.series.as_ref().map(|series| series.until)?,
+        };
+        Some(
+            over + if self.stands_back() {
+                STANDS_BACK_FOR
+            } else {
+                REMEMBERED_FOR
+            },
+        )
     }
 
     /// A caller of this process tries to take the key.
@@ -97,12 +113,24 @@ impl Turns {
         matches!(self.state, State::Nobody) && self.series.as_ref().is_some_and(long)
     }
 
+    /// Whether the caller with this number is to be told that its turn comes soon: the key was taken, and when that
+    /// ends, the next turn is given at once. It counts as told from here on.
+    pub(super) fn tells(&mut self, number: u64, now: Time) -> bool {
+        let long = |series: &Series| now.since(series.since) > TAKES_FOR;
+        let at_once = self.none_before.is_none() && !self.series.as_ref().is_some_and(long);
+        let tells = matches!(self.state, State::Took(_)) && at_once && self.told != Some(number);
+        if tells {
+            self.told = Some(number);
+        }
+        tells
+    }
+
     /// Another turn may be given.
     pub(super) fn may_give(&self) -> bool {
         matches!(self.state, State::Nobody) && !self.stands_back() && self.none_before.is_none()
     }
 
-    /// How long a series lasted must not be forgotten.
+    /// Not idle while there is a series: its length must be remembered.
     pub(super) fn is_idle(&self) -> bool {
         matches!(self.state, State::Nobody) && self.series.is_none()
     }
@@ -124,15 +152,15 @@ impl Turns {
         }
     }
 
-    /// Whoever has the turn is too late from here on.
+    /// Ends the turn of whoever has it. A later `took` is refused.
     pub(super) fn end_any(&mut self) {
         if self.is_out() {
             self.state = State::Nobody;
         }
     }
 
-    /// The key was taken with this turn. Returns since when the caller waited, if the turn was not over. By its lease
-    /// it differs from all others, also from those of a machine that was forgotten.
+    /// The key was taken with this turn. Returns since when the caller waited, if the turn was not over. The
+    /// turn's lease id tells it from every other turn, also of a machine that was forgotten.
     pub(super) fn took(&mut self, taken: Turn) -> Option<Time> {
         match self.state {
             State::Out { turn, since, .. } if turn == taken => {

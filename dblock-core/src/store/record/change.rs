@@ -14,7 +14,7 @@ pub struct RecordWrite {
     pub key: Key,
     /// The change to the record.
     pub change: RecordChange,
-    /// The part that a lease of the same key has in the write.
+    /// What the write demands of a lease of its key, or does to it.
     pub lease: WriteLease,
 }
 
@@ -142,9 +142,8 @@ impl RecordEffect {
 
 /// Applies `change` to the record of `key`, at the time `now`. The rules of every store.
 ///
-/// A record that succeeded and is still remembered is final: it can be deleted, or corrected by another
-/// success with a larger token, and not replaced otherwise. No record is replaced by one with a smaller
-/// token.
+/// A record that succeeded and is still remembered is final. It can only be deleted, or replaced by another
+/// success with a larger token. No record is replaced by one with a smaller token.
 pub fn change_record(
     key: &Key,
     change: &RecordChange,

@@ -24,15 +24,15 @@ pub trait Records: Send + Sync {
     /// Writes a record in one transaction with what [`WriteLease`](super::WriteLease) says of its lease. Returns
     /// whether it was written. The write is durable before it is answered.
     ///
-    /// A write that needs a lease waits for no row that an open transaction keeps locked, because that may wait for
-    /// the caller: it writes nothing then, and answers
-    /// [`StoreErrorKind::Conflict`](crate::store::StoreErrorKind::Conflict) at once. SQLite locks no rows: there it
-    /// waits for the file like any other write, for a second at most, before it answers so.
+    /// A write that needs a lease never waits for a locked row: the transaction that locks it may wait for
+    /// this caller. It writes nothing, and answers
+    /// [`StoreErrorKind::Conflict`](crate::store::StoreErrorKind::Conflict) at once. SQLite locks no rows:
+    /// there it waits for the file like any other write, for a second at most, before it answers so.
     fn write<'a>(&'a self, write: &'a RecordWrite) -> StoreFuture<'a, Result<bool, StoreError>>;
 
-    /// Reads records without locking them, ordered by key, and with each that is processing whether its
-    /// attempt [has the lock](Record::has_lock): all from one moment, or a run that ends between two looks
-    /// would seem to have crashed.
+    /// Reads records without locking them, ordered by key. For each record that is processing it also reads
+    /// whether its attempt [has the lock](Record::has_lock). Both reads are of one moment. Otherwise a run
+    /// that ends between them would seem crashed.
     fn list<'a>(&'a self, filter: &'a RecordFilter) -> StoreFuture<'a, Result<Vec<Record>, StoreError>>;
 
     /// One step of a purge. It looks at up to `limit` records in the order of their keys, starting after
@@ -112,14 +112,9 @@ impl RecordFilter {
         self.state
     }
 
-    /// For stores: whether the attempt must [have the lock](Record::has_lock), if only such records are
-    /// wanted.
-    pub fn get_has_lock(&self) -> Option<bool> {
-        match self.run? {
-            RunState::Running => Some(true),
-            RunState::Crashed => Some(false),
-            RunState::Succeeded | RunState::Failed => None,
-        }
+    /// For stores: the state of the runs, if only one is wanted.
+    pub fn get_run_state(&self) -> Option<RunState> {
+        self.run
     }
 
     /// For stores: the largest number of records.

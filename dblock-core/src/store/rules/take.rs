@@ -41,21 +41,21 @@ pub enum Took {
     },
     /// There is no row, and nothing is locked.
     Absent,
-    /// The row names an owner, and nothing is locked. An expired one counts: nothing has been written since it
-    /// expired, so an old snapshot would not be noticed.
+    /// The row names an owner, and nothing is locked. An expired owner counts too. Its expiry wrote nothing,
+    /// so the transaction cannot notice an old snapshot.
     Held,
-    /// The clock passes the row's ceiling after this time only. Nothing is locked.
+    /// The clock has not passed the row's ceiling, and does so after this time. Nothing is locked.
     Ahead(Duration),
     /// Somebody else has the row locked.
     Skipped,
-    /// The transaction has locked the row and not written it, because it is not what the transaction has seen. It
-    /// must end now: the holder's own requests find the row locked.
+    /// The transaction has locked the row and found it changed, so it wrote nothing. The transaction must end
+    /// now, because the holder's requests find the row locked.
     Locked,
 }
 
-/// Takes a key. `seen` is its row as a read without a lock shows it, in the transaction's snapshot. `lock` locks
-/// the committed row and reads it, the clock after that; `None` when somebody else has it locked. Where it is not
-/// called, nothing is locked.
+/// Takes a key. `seen` is its row as a read without a lock shows it, in the transaction's snapshot. `lock`
+/// locks the committed row, reads it, and then reads the clock. It returns `None` if others have the row
+/// locked. Where it is not called, nothing is locked.
 ///
 /// [`Store::apply`](crate::store::Store::apply) has the rules of all other writes.
 pub fn take<'r>(ask: &Take, seen: Option<&LockRow>, lock: impl FnOnce() -> Option<&'r mut LockRow>) -> Took {
@@ -90,7 +90,7 @@ pub fn take<'r>(ask: &Take, seen: Option<&LockRow>, lock: impl FnOnce() -> Optio
     Took::Taken { fence_token }
 }
 
-/// After how long the clock is above the row's ceiling, if it is not.
+/// How long until the clock passes the row's ceiling. `None` if it has.
 fn ahead(row: &LockRow) -> Option<Duration> {
     let (ceiling, now) = (row.fence_ceiling, row.now.as_micros());
     (ceiling >= now).then(|| length(ceiling.saturating_sub(now).saturating_add(1)))

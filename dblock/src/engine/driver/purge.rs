@@ -15,8 +15,8 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::Key;
 use crate::LockError;
-use crate::engine::handle::Turns;
-use crate::engine::{EngineHandle, Turn};
+use crate::engine::handle::Permits;
+use crate::engine::{EngineHandle, Permit};
 use crate::store::{Purged, Store, StoreError, StoreErrorKind};
 
 /// Shortest idle time before a row may be purged. The first token of a key without a row is the clock's, so a
@@ -57,12 +57,12 @@ pub(crate) fn check(idle: Duration) -> Result<(), LockError> {
 /// Purges in the background until the returned handle is dropped.
 pub(super) fn start(
     store: Arc<dyn Store>,
-    turns: Arc<Turns>,
+    permits: Arc<Permits>,
     idle: Option<Duration>,
 ) -> Option<AbortOnDropHandle<()>> {
     let background = Background {
         store,
-        turns,
+        permits,
         idle: idle?,
         part: Part::Rows,
         after: None,
@@ -80,7 +80,7 @@ enum Part {
 
 struct Background {
     store: Arc<dyn Store>,
-    turns: Arc<Turns>,
+    permits: Arc<Permits>,
     idle: Duration,
     /// How far the pass is. After a failure it continues from there.
     part: Part,
@@ -117,10 +117,10 @@ impl Background {
     async fn pass(&mut self) -> Result<u64, StoreError> {
         let mut rows = 0;
         loop {
-            let turn = self.turns.permit(Turn::Admin).await;
+            let permit = self.permits.permit(Permit::Admin).await;
             let start = Instant::now();
             let purged = step(&*self.store, self.part, self.idle, self.after.as_ref()).await?;
-            drop(turn);
+            drop(permit);
             self.complained = false;
             rows += purged.rows;
             self.after = purged.next;
@@ -184,7 +184,7 @@ impl EngineHandle {
             let from = after.take();
             let purge =
                 move |store: Arc<dyn Store>| async move { step(&*store, part, idle, from.as_ref()).await };
-            let purged = self.run(Turn::Admin, STEP_TIMEOUT * 2, purge).await?;
+            let purged = self.run(Permit::Admin, None, STEP_TIMEOUT * 2, purge).await?;
             rows += purged.rows;
             after = purged.next;
             let Some(last) = &after else {

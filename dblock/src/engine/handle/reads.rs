@@ -1,4 +1,4 @@
-//! Reads by key that many calls make at once: what is asked for while a read waits for its turn goes with it.
+//! Reads by key that many calls make at once: what is asked for while a read waits for its permit goes with it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::tasks::unanswered;
-use super::{EngineHandle, STORE_TIMEOUT, Turn};
+use super::{EngineHandle, Permit, STORE_TIMEOUT};
 use crate::Key;
 use crate::LockError;
 use crate::engine::cells::lock;
@@ -27,7 +27,7 @@ type Found<T> = Result<Option<T>, StoreError>;
 /// The next read, which has not begun. Only the engine owns it: what the engine drops is answered to nobody.
 pub(in crate::engine) struct Reads<T> {
     next: Arc<Mutex<Weak<Read<T>>>>,
-    turn: Turn,
+    which: Permit,
     read_all: ReadAll<T>,
 }
 
@@ -40,10 +40,10 @@ struct Look<T> {
 }
 
 impl<T: Clone + Send + 'static> Reads<T> {
-    pub(in crate::engine) fn new(turn: Turn, read_all: ReadAll<T>) -> Self {
+    pub(in crate::engine) fn new(which: Permit, read_all: ReadAll<T>) -> Self {
         Self {
             next: Arc::default(),
-            turn,
+            which,
             read_all,
         }
     }
@@ -51,11 +51,14 @@ impl<T: Clone + Send + 'static> Reads<T> {
     /// What the store has for `key`, read after this was called. If this is dropped, the read goes on.
     async fn at(&self, engine: &EngineHandle, key: &Key) -> Result<Option<T>, LockError> {
         let (answer, answered) = oneshot::channel();
-        let key = key.clone();
-        self.join(engine, Look { key, answer });
+        let look = Look {
+            key: key.clone(),
+            answer,
+        };
+        self.join(engine, look);
         match answered.await {
-            Ok(found) => found.map_err(LockError::store),
-            Err(_) => Err(LockError::shutdown(None)),
+            Ok(found) => found.map_err(|error| LockError::store_of(key, error)),
+            Err(_) => Err(LockError::shutdown(Some(key.to_typed()))),
         }
     }
 
@@ -73,8 +76,8 @@ impl<T: Clone + Send + 'static> Reads<T> {
         let read = Arc::new(Mutex::new(looks));
         *next = Arc::downgrade(&read);
         let again = engine.clone();
-        engine.spawn(move |store, turns| async move {
-            let _permit = turns.permit(self.turn).await;
+        engine.spawn(move |store, permits| async move {
+            let _permit = permits.permit(self.which).await;
             let looks = self.begin(&read, &again);
             // Whoever still waits for it has joined before it began.
             drop((read, again));

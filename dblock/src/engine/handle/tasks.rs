@@ -7,15 +7,16 @@ use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use tokio::time::timeout;
 
 use super::{Command, EngineHandle};
+use crate::Key;
 use crate::LockError;
 use crate::store::{Store, StoreError, StoreErrorKind, StoreFuture};
 
-/// A task on the store. It waits for its turn before it uses the store.
-pub(super) type Task = dyn FnOnce(Arc<dyn Store>, Arc<Turns>) -> StoreFuture<'static, ()> + Send;
+/// A task on the store. It waits for its permit before it uses the store.
+pub(super) type Task = dyn FnOnce(Arc<dyn Store>, Arc<Permits>) -> StoreFuture<'static, ()> + Send;
 
 /// How many tasks run at once: most connections are for locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum Permit {
     /// What an operator asks. One at a time. Nothing that a call of a lock waits for may be one.
     Admin,
     /// A read of lock rows, for calls that are inside a lock. One at a time: those of many calls go together.
@@ -25,7 +26,7 @@ pub(crate) enum Turn {
     )]
     Rows,
     /// A record before its lock is taken, or when its run begins. It is left out when the caller is gone
-    /// before its turn.
+    /// before it has its permit.
     #[cfg_attr(
         not(feature = "run_once"),
         allow(dead_code, reason = "only runs have records")
@@ -40,9 +41,9 @@ pub(crate) enum Turn {
     Outcomes,
 }
 
-/// Whose turn it is.
+/// What the tasks wait for.
 #[derive(Debug)]
-pub(crate) struct Turns {
+pub(crate) struct Permits {
     /// All connections but one are for locks.
     admin: Semaphore,
     rows: Semaphore,
@@ -53,7 +54,7 @@ pub(crate) struct Turns {
     next: Semaphore,
 }
 
-impl Turns {
+impl Permits {
     /// For a store that carries out so many batches at once.
     pub(crate) fn new(concurrency: usize) -> Self {
         Self {
@@ -65,12 +66,12 @@ impl Turns {
         }
     }
 
-    pub(crate) async fn permit(&self, turn: Turn) -> SemaphorePermit<'_> {
-        let permit = match turn {
-            Turn::Admin => self.admin.acquire().await,
-            Turn::Rows => self.rows.acquire().await,
-            Turn::Outcomes => self.records.acquire().await,
-            Turn::Records => {
+    pub(crate) async fn permit(&self, which: Permit) -> SemaphorePermit<'_> {
+        let permit = match which {
+            Permit::Admin => self.admin.acquire().await,
+            Permit::Rows => self.rows.acquire().await,
+            Permit::Outcomes => self.records.acquire().await,
+            Permit::Records => {
                 let _next = self.next.acquire().await;
                 self.records.acquire().await
             }
@@ -80,25 +81,31 @@ impl Turns {
 }
 
 impl EngineHandle {
-    /// Runs `work` on the engine's runtime when it is its turn. It may take `limit`; an operator's work with
-    /// the wait for its turn.
+    /// Runs `work` on the engine's runtime when it has its permit. It may take `limit`; an operator's work
+    /// with the wait for its permit. An error names the `key` that the work is for.
     ///
     /// Work that has begun goes on when the future is dropped.
-    pub(crate) async fn run<T, W, F>(&self, turn: Turn, limit: Duration, work: W) -> Result<T, LockError>
+    pub(crate) async fn run<T, W, F>(
+        &self,
+        which: Permit,
+        key: Option<&Key>,
+        limit: Duration,
+        work: W,
+    ) -> Result<T, LockError>
     where
         T: Send + 'static,
         W: FnOnce(Arc<dyn Store>) -> F + Send + 'static,
         F: Future<Output = Result<T, StoreError>> + Send + 'static,
     {
         let (mut reply, answer) = oneshot::channel();
-        self.spawn(move |store, turns| async move {
+        self.spawn(move |store, permits| async move {
             let permit = async {
                 tokio::select! {
-                    permit = turns.permit(turn) => Some(permit),
-                    () = reply.closed(), if turn == Turn::Records => None,
+                    permit = permits.permit(which) => Some(permit),
+                    () = reply.closed(), if which == Permit::Records => None,
                 }
             };
-            let result = if turn == Turn::Admin {
+            let result = if which == Permit::Admin {
                 timeout(limit, async { (permit.await, work(store).await).1 }).await
             } else {
                 let Some(_permit) = permit.await else { return };
@@ -107,8 +114,8 @@ impl EngineHandle {
             let _ = reply.send(result.unwrap_or_else(|_| Err(unanswered(limit))));
         });
         match answer.await {
-            Ok(result) => result.map_err(LockError::store),
-            Err(_) => Err(LockError::shutdown(None)),
+            Ok(result) => result.map_err(|error| LockError::store_for(key, error)),
+            Err(_) => Err(LockError::shutdown(key.map(Key::to_typed))),
         }
     }
 
@@ -144,12 +151,12 @@ impl EngineHandle {
     }
 
     /// Spawns a task on the engine's runtime. An engine that has stopped drops it.
-    pub(super) fn spawn<F>(&self, task: impl FnOnce(Arc<dyn Store>, Arc<Turns>) -> F + Send + 'static)
+    pub(super) fn spawn<F>(&self, task: impl FnOnce(Arc<dyn Store>, Arc<Permits>) -> F + Send + 'static)
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        self.send(Command::Run(Box::new(|store, turns| {
-            Box::pin(task(store, turns))
+        self.send(Command::Run(Box::new(|store, permits| {
+            Box::pin(task(store, permits))
         })));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::OnceCall;
 use crate::body;
 use crate::chain::Link;
-use crate::engine::{Begin, Hold, InRun, Turn};
+use crate::engine::{Begin, Hold, InRun, Permit};
 use crate::once::options::RunOptions;
 use crate::once::run::{Attempt, Run, current_run};
 use crate::runs::{Decision, before, beginning, decide, decide_inside, is_later, taken_back_to, undo};
@@ -214,7 +214,7 @@ impl OnceCall<'_> {
             let begun = run.0.begun.clone();
             lease.begin(undo(begun.version(), former.take()))?;
             let write = RecordWrite::under(self.key.clone(), beginning(expected, begun), lease.id());
-            match self.locks.write_record(Turn::Records, write).await {
+            match self.locks.write_record(Permit::Records, write).await {
                 Ok(true) => return Ok(Begun::Here(run)),
                 Ok(false) => lease.check()?,
                 // A row is locked, for a moment or by a transaction that waits for this call.

@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use super::OnceCall;
 use crate::body::{self, Ended, Loss};
-use crate::engine::{Hold, InRun, Lease, Turn};
+use crate::engine::{Hold, InRun, Lease, Permit};
 use crate::once::codec::{self, Remembered};
 use crate::once::doubt::Attempted;
 use crate::once::run::Run;
@@ -191,7 +191,7 @@ impl OnceCall<'_> {
         }
         let mut failing = None;
         loop {
-            let written = match self.locks.write_record(Turn::Outcomes, write.clone()).await {
+            let written = match self.locks.write_record(Permit::Outcomes, write.clone()).await {
                 Ok(true) => return Ok(Written::Yes),
                 // An earlier try may have written the outcome after all.
                 Ok(false) => self.locks.read_record(&self.key).await,
@@ -243,7 +243,7 @@ fn failed(run: &Run, error: &impl Display) -> RecordEntry {
     run.outcome(RecordState::Failed, None, Some(shortened(&error.to_string())))
 }
 
-/// Asks the store about an outcome while the lease lives, which waits for its turn, and for a bounded time
+/// Asks the store about an outcome while the lease lives, which waits for its permit, and for a bounded time
 /// after that.
 async fn in_time(
     lease: &Lease,
@@ -256,7 +256,7 @@ async fn in_time(
     tokio::select! {
         biased;
         answer = asked => answer,
-        () = given_up => Err(LockError::store(StoreError::new(
+        () = given_up => Err(LockError::store_of(lease.key(), StoreError::new(
             StoreErrorKind::Unreachable,
             format!("the lease has ended, and the outcome had no answer from the database within {PERSISTENCE:?} after that"),
         ))),

@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
+use dblock_core::store::with_causes;
+
 use crate::store::{StoreError, StoreErrorKind};
 
 /// The failure of a statement, as a driver reports it.
@@ -63,20 +65,6 @@ impl DriverError {
         self.code.as_deref()
     }
 
-    /// The message with its causes: some drivers say only "db error" themselves.
-    fn with_causes(&self) -> String {
-        let mut text = self.message.clone();
-        let mut cause = Error::source(self);
-        while let Some(error) = cause {
-            let said = error.to_string();
-            if !text.contains(&said) {
-                text = format!("{text}: {said}");
-            }
-            cause = error.source();
-        }
-        text
-    }
-
     /// Classifies it. `meaning` knows the codes of the database, beside the message.
     pub(crate) fn classify(
         self,
@@ -86,11 +74,11 @@ impl DriverError {
             let code = self.code.as_deref().unwrap_or_default();
             let (kind, remedy) = meaning(code, &self.message).unwrap_or((StoreErrorKind::Other, ""));
             let separator = if remedy.is_empty() { "" } else { "; " };
-            StoreError::new(kind, format!("{}{separator}{remedy}", one_line(&self.message)))
+            StoreError::new(kind, format!("{}{separator}{remedy}", self.message.trim_end()))
         } else {
             let message = format!(
                 "the connection to the database broke during a statement: {}",
-                one_line(&self.with_causes())
+                with_causes(self.message.clone(), self.source())
             );
             StoreError::new(StoreErrorKind::Interrupted, message)
         };
@@ -99,11 +87,6 @@ impl DriverError {
             Some(source) => error.with_source(source),
         }
     }
-}
-
-/// A database may write details on lines of their own.
-fn one_line(text: &str) -> String {
-    text.lines().collect::<Vec<_>>().join("; ")
 }
 
 impl fmt::Display for DriverError {

@@ -80,17 +80,24 @@ impl FenceStatement {
 
     /// The template with something in the place of each value.
     fn fill<'a>(&'a self, mut place: impl FnMut(&'a str) -> String) -> String {
-        let mut parts = self.template.split('$');
-        let mut text = parts.next().unwrap_or_default().to_owned();
-        for part in parts {
-            let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
-            let (number, rest) = part.split_at(end);
-            let number: usize = number.parse().expect("our SQL has $ only before a number");
-            text.push_str(&place(&self.values[number - 1]));
-            text.push_str(rest);
-        }
-        text
+        filled(&self.template, |index, text| {
+            text.push_str(&place(&self.values[index]));
+        })
     }
+}
+
+/// A template of ours with something in the place of `$1`, `$2` …: `place` writes it, by its index from 0 on.
+pub(crate) fn filled(template: &str, mut place: impl FnMut(usize, &mut String)) -> String {
+    let mut parts = template.split('$');
+    let mut text = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let end = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
+        let (number, rest) = part.split_at(end);
+        let number: usize = number.parse().expect("our SQL has $ only before a number");
+        place(number - 1, &mut text);
+        text.push_str(rest);
+    }
+    text
 }
 
 /// Text as hexadecimal digits, in which no character has a special meaning, whatever the session's settings

@@ -24,8 +24,14 @@ pub(super) async fn inspect(store: &MySqlStore, filter: &InspectFilter) -> Resul
 pub(super) async fn rows(store: &MySqlStore, keys: &[Key]) -> Vec<Result<Option<LockRow>, StoreError>> {
     let found = async {
         let mut connection = store.connections.take().await?;
+        let sessions = store.met.identity.sessions();
         let rows = row::fetch(&mut connection, sql::read_rows(&store.table_sql, keys.iter())).await;
-        connection.finish(rows.map_err(|error| store.failed(error)))
+        let session = connection.name().map(str::to_owned);
+        let rows = connection.finish(rows.map_err(|error| store.failed(error)))?;
+        if let Some(session) = session {
+            store.met.identity.was_read(session, sessions);
+        }
+        Ok(rows)
     };
     let keyed = |row: LockRow| (row.key.clone(), Ok(row));
     in_order(

@@ -245,14 +245,16 @@ impl Run<'_> {
 
         if !inserts.is_empty() {
             let rows = inserts.iter().map(|(_, _, row, _)| row);
-            let mut insert = sql::insert(&store.table_sql, rows);
             let changes: Vec<_> = inserts
                 .iter()
                 .filter_map(|(member, _, _, change)| Some((*member, change.clone()?)))
                 .collect();
-            if !changes.is_empty() {
-                insert.insert_str(0, "START TRANSACTION;");
-            }
+            let begin = if changes.is_empty() {
+                ""
+            } else {
+                "START TRANSACTION;"
+            };
+            let insert = format!("{begin}{}", sql::insert(&store.table_sql, rows));
             let written = self.write(connection, Some(insert), &changes).await?;
             for (member, outcome, ..) in inserts {
                 answers[member] = Some(Ok(outcome.with_recorded(written.contains(&member))));

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::{error, sql};
 use crate::store::fence::{
-    Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, TransactionId, time_left,
+    Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, NotTaken, ReadsRelease, Take,
+    Took, TransactionId, time_left, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -78,6 +79,49 @@ impl Dialect for MySql {
         })
     }
 
+    /// One message of several statements, as sqlx sends them.
+    fn take<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        take: &'a Take<'a>,
+    ) -> StoreFuture<'a, Result<Took, StoreError>> {
+        Box::pin(async move {
+            let source = take.source;
+            let session = source.identity.known();
+            let values = [
+                take.key.as_str().to_owned(),
+                take.lease_id.simple().to_string(),
+                take.owner.simple().to_string(),
+                take.holder.to_owned(),
+                session.clone().unwrap_or_else(|| NO_SESSION.to_owned()),
+            ];
+            let rows = source
+                .query(connection, &sql::take(&source.table), values)
+                .await?;
+            let [answer] = &rows[..] else {
+                return Err(unreadable(&rows.join(", ")));
+            };
+            took(answer, session)
+        })
+    }
+
+    /// The session that is known now, if it is on the transaction's server.
+    fn identity<'a>(
+        &'a self,
+        connection: &'a mut dyn FenceConnection,
+        source: &'a FenceSource,
+        _: String,
+    ) -> StoreFuture<'a, Result<String, StoreError>> {
+        Box::pin(async move {
+            let Some(session) = source.identity.known() else {
+                return Ok(ELSEWHERE.to_owned());
+            };
+            let rows = source.query(connection, sql::IS_HERE, [session.clone()]).await?;
+            let is_here = rows.first().is_some_and(|answer| answer == "1");
+            Ok(if is_here { session } else { ELSEWHERE.to_owned() })
+        })
+    }
+
     #[cfg(feature = "run_once")]
     fn complete(&self, records: &str) -> String {
         sql::complete_in(records)
@@ -99,6 +143,35 @@ impl Dialect for MySql {
     fn was_over(&self, error: &DriverError) -> bool {
         error.code() == Some("1305")
     }
+}
+
+/// The identity where no session of the store's is known to be.
+const ELSEWHERE: &str = "";
+
+/// The name of no session.
+const NO_SESSION: &str = "dblock";
+
+/// Reads the answer of [`sql::take`], which was asked for this session.
+fn took(answer: &str, session: Option<String>) -> Result<Took, StoreError> {
+    let (word, rest) = answer.split_once(' ').unwrap_or((answer, ""));
+    let nothing = match word {
+        sql::TAKEN => {
+            let (token, is_here) = rest.split_once(' ').ok_or_else(|| unreadable(answer))?;
+            let session = session.filter(|_| is_here == "1");
+            return Ok(Took::Taken {
+                fence_token: token.parse().map_err(|_| unreadable(answer))?,
+                transaction: TransactionId::new(),
+                identity: session.unwrap_or_else(|| ELSEWHERE.to_owned()),
+            });
+        }
+        sql::LOCKED => return Ok(Took::MustEnd),
+        sql::ABSENT => NotTaken::Absent,
+        sql::HELD => NotTaken::Held,
+        sql::SKIPPED => NotTaken::Skipped,
+        sql::AHEAD => NotTaken::Ahead(time_left(rest)?),
+        _ => return Err(unreadable(answer)),
+    };
+    Ok(Took::Nothing(nothing))
 }
 
 async fn release(connection: &mut dyn FenceConnection, check: &FenceCheck<'_>) -> Result<bool, StoreError> {

@@ -14,6 +14,7 @@ use crate::store::sql_row::{self, RECORD_COLUMNS, RECORD_WIDTH, in_order};
 use crate::store::{Purged, StoreError, StoreFuture, schema};
 use crate::store::{
     Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
+    RunState,
 };
 
 impl Records for MySqlStore {
@@ -60,7 +61,7 @@ impl Records for MySqlStore {
             // Columns and literals are bytes, so LEFT counts bytes and no character is a wildcard.
             let (clock, locks, records) = (sql::CLOCK, &self.table_sql, self.record_table());
             // One statement reads from one snapshot.
-            let lock = match filter.get_has_lock() {
+            let lock = match filter.get_run_state().and_then(RunState::has_lock) {
                 None => "TRUE",
                 Some(true) => "has_lock",
                 Some(false) => "NOT has_lock",

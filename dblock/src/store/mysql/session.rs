@@ -4,10 +4,15 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Row as _};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use uuid::Uuid;
 
 use super::error;
 use super::node::InUse;
 use crate::store::connect_options::OptionsSource;
+use crate::store::fence::Identity;
 use crate::store::servers::{Alive, History};
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -51,6 +56,9 @@ const SETTINGS: &str = "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, 
 /// Not in a comment for one of them, which the others would skip.
 pub(super) const IS_NODE: &str = "SHOW VARIABLES LIKE 'wsrep_on'";
 
+/// Group replication has this variable. Where it is off, several servers take writes.
+const HAS_ONE_PRIMARY: &str = "SHOW VARIABLES LIKE 'group_replication_single_primary_mode'";
+
 /// The server's description of itself.
 const ABOUT: &str = "SELECT CONCAT(VERSION(), ' ', @@version_comment)";
 
@@ -72,7 +80,7 @@ const CATCH_UP: &str = "SET SESSION wsrep_sync_wait = 1;SELECT 1;SET SESSION wsr
 struct Described(HashMap<String, String>);
 
 impl Described {
-    /// Reads the answers to [`TAKES_WRITES`].
+    /// Reads names and values.
     fn read(rows: &[MySqlRow]) -> Result<Self, sqlx::Error> {
         let pair = |row: &MySqlRow| Ok((row.try_get(0)?, row.try_get(1)?));
         Ok(Self(rows.iter().map(pair).collect::<Result<_, sqlx::Error>>()?))
@@ -80,6 +88,10 @@ impl Described {
 
     fn is_on(&self, name: &str) -> bool {
         self.0.get(name).is_some_and(|value| value == "ON")
+    }
+
+    fn is_off(&self, name: &str) -> bool {
+        self.0.get(name).is_some_and(|value| value == "OFF")
     }
 
     fn takes_writes(&self, is_node: bool) -> bool {
@@ -98,9 +110,38 @@ pub(super) struct Session {
     is_node: bool,
     /// Set if it is one of several nodes.
     in_use: Option<InUse>,
+    name: Option<String>,
+}
+
+/// What the sessions of a store have found out about their server, for transactions that take keys. Clones share
+/// it.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Met {
+    /// A row that is locked on this server is locked for all writers.
+    pub(super) takes: Arc<AtomicBool>,
+    /// The [name](Session::name) of the session that was used last to read rows.
+    pub(super) identity: Identity,
+}
+
+impl Met {
+    /// Notes a session that was opened, or was to be.
+    pub(super) fn opened(&self, opened: Result<Session, StoreError>) -> Result<Session, StoreError> {
+        if let Ok(session) = &opened {
+            self.takes.store(session.name.is_some(), Ordering::Relaxed);
+        }
+        self.identity.opened();
+        opened
+    }
 }
 
 impl Session {
+    /// A lock of the server's (`GET_LOCK`) that this session keeps, and that no other can have. Who sees that it is
+    /// used is on the same server. (MariaDB has no name for a server that another could not have too.) `None` where
+    /// several servers take writes: there a row's lock keeps nobody out elsewhere.
+    pub(super) fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
     /// The messages in which statements are sent: one for all, but on a node of Galera one for each. If another
     /// node was faster, a node may undo a transaction between two statements of a message, and say so at the
     /// next message only: the rest of this one runs outside any transaction, and its COMMIT succeeds.
@@ -199,31 +240,66 @@ pub(super) async fn open(
         // With `sql_select_limit` = 0 there is no row.
         check(&about.map_err(error::of_connect)?.unwrap_or_default())?;
     }
-    let settings = sqlx::raw_sql(AssertSqlSafe(format!("{SETTINGS};{IS_NODE}")));
-    let answers = settings.fetch_all(&mut connection).await;
-    let (writes_alone, is_node) = answers.and_then(|rows| known(&rows)).map_err(error::of_connect)?;
+    let settings = format!("{SETTINGS};{IS_NODE};{HAS_ONE_PRIMARY}");
+    let answers = sqlx::raw_sql(AssertSqlSafe(settings))
+        .fetch_all(&mut connection)
+        .await;
+    let known = answers
+        .and_then(|rows| Known::read(&rows))
+        .map_err(error::of_connect)?;
+    let name = if known.has_one_writer() {
+        named(&mut connection).await.map_err(error::of_connect)?
+    } else {
+        None
+    };
     Ok(Session {
         connection,
-        writes_alone,
-        is_node,
-        in_use: version_table.filter(|_| is_node).map(InUse::in_table),
+        writes_alone: known.writes_alone,
+        is_node: known.is_node,
+        in_use: version_table.filter(|_| known.is_node).map(InUse::in_table),
+        name,
     })
 }
 
-/// Reads the answers to [`SETTINGS`] and [`IS_NODE`]: whether the server supports the statements of
-/// [`one`](super::one), and whether it is a node of Galera.
-fn known(rows: &[MySqlRow]) -> Result<(bool, bool), sqlx::Error> {
-    let Some((settings, variable)) = rows.split_first() else {
-        return Err(sqlx::Error::RowNotFound);
+/// The answers to [`SETTINGS`], [`IS_NODE`] and [`HAS_ONE_PRIMARY`].
+struct Known {
+    /// The server supports the statements of [`one`](super::one).
+    writes_alone: bool,
+    /// It is a node of Galera.
+    is_node: bool,
+    /// It is in a group of which all take writes, or would be.
+    is_one_of_several: bool,
+}
+
+impl Known {
+    fn read(rows: &[MySqlRow]) -> Result<Self, sqlx::Error> {
+        let Some((settings, variables)) = rows.split_first() else {
+            return Err(sqlx::Error::RowNotFound);
+        };
+        let variables = Described::read(variables)?;
+        Ok(Self {
+            writes_alone: settings.try_get::<i64, _>(0)? == 1,
+            is_node: variables.is_on("wsrep_on"),
+            is_one_of_several: variables.is_off("group_replication_single_primary_mode"),
+        })
+    }
+
+    fn has_one_writer(&self) -> bool {
+        !(self.is_node || self.is_one_of_several)
+    }
+}
+
+/// Gives the session a [name](Session::name). `None` where the server refuses.
+async fn named(connection: &mut MySqlConnection) -> Result<Option<String>, sqlx::Error> {
+    let name = format!("dblock:{}", Uuid::now_v7());
+    // No setting changes these characters.
+    let lock = format!("SELECT CAST(GET_LOCK('{name}', 0) AS SIGNED)");
+    let got = match sqlx::raw_sql(AssertSqlSafe(lock)).fetch_one(connection).await {
+        Ok(row) => row.try_get::<Option<i64>, _>(0)?,
+        Err(sqlx::Error::Database(_)) => None,
+        Err(error) => return Err(error),
     };
-    let value = variable
-        .first()
-        .map(|row| row.try_get::<String, _>(1))
-        .transpose()?;
-    Ok((
-        settings.try_get::<i64, _>(0)? == 1,
-        value.as_deref() == Some("ON"),
-    ))
+    Ok((got == Some(1)).then_some(name))
 }
 
 /// Refuses a server that describes itself, in `about`, as one that does not lock rows.

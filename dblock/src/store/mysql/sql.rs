@@ -204,6 +204,59 @@ pub(super) fn reads_release(table: &str) -> String {
     )
 }
 
+/// The first word of the answer of [`take`] when the transaction has written the row. The token follows, and whether
+/// a session of the store's is on this server.
+pub(super) const TAKEN: &str = "taken";
+/// The transaction has locked the row, which is not what it looked like, and has not written it.
+pub(super) const LOCKED: &str = "locked";
+/// Another owner holds the key.
+pub(super) const HELD: &str = "held";
+/// The row's ceiling is not in the past. By how many µs it is ahead follows.
+pub(super) const AHEAD: &str = "ahead";
+/// Another transaction or statement has locked the row.
+pub(super) const SKIPPED: &str = "skipped";
+/// There is no row, or a read of it would lock it.
+pub(super) const ABSENT: &str = "absent";
+
+/// The isolation level of the user's session.
+const ISOLATION: &str = "/*M!100300 @@tx_isolation*//*!80000 @@transaction_isolation*/";
+
+/// `$1` key, `$2` lease, `$3` owner, `$4` holder, `$5` the [name](super::session::Session::name) of a session of the
+/// store's, as text. Four statements, for one message. They return one row: a word, as above. Variables of the
+/// session carry what each has found to the next.
+///
+/// - A plain read shows whether the row can be taken. It needs `SELECT … INTO`: in a `SET` it would lock. Under
+///   SERIALIZABLE it would lock and wait, so nothing is read there. `MIN` makes one row of none, which clears the
+///   variables.
+/// - Only then is the row locked, by its key alone, so that a row that is skipped differs from one that has changed
+///   since. Without a key the statement must be impossible before it reads: a key of NULL locks the gap before the
+///   first row, which keeps out inserts. It waits for nothing, so its start is the time.
+/// - The row is written if it is the one that the transaction sees: under REPEATABLE READ that may be an old one. A
+///   lease and its token are never in two rows.
+/// - `ROW_COUNT` is that of the write.
+pub(super) fn take(table: &str) -> String {
+    let now = "@dblock_now";
+    format!(
+        "SELECT MIN(IF(reentrant_count = 0 AND fence_ceiling < {CLOCK}, lock_key, NULL)), MIN(lease_id), \
+             MIN(fence_token), MIN(fence_ceiling), MIN(reentrant_count), NULL \
+         INTO @dblock_key, @dblock_lease, @dblock_token, @dblock_ceiling, @dblock_count, @dblock_locked \
+         FROM {table} WHERE lock_key = $1 AND {ISOLATION} <> 'SERIALIZABLE';\
+         SELECT lock_key, {CLOCK} INTO @dblock_locked, {now} FROM {table} FORCE INDEX (PRIMARY) \
+         WHERE @dblock_key IS NOT NULL AND lock_key = @dblock_key FOR UPDATE SKIP LOCKED;\
+         UPDATE {table} SET lock_owner = UNHEX($3), expire_at = {now}, lease_id = {LEASE}, fence_token = {now}, \
+             fence_ceiling = {now}, acquired_at = {now}, holder = $4, revoked = FALSE, {NO_SUCCESSOR} \
+         WHERE @dblock_locked IS NOT NULL AND lock_key = @dblock_locked AND lease_id = @dblock_lease \
+             AND fence_token = @dblock_token AND reentrant_count = 0 AND fence_ceiling < {now};\
+         SELECT CASE WHEN ROW_COUNT() > 0 THEN CONCAT('{TAKEN} ', {now}, ' ', IS_USED_LOCK($5) IS NOT NULL) \
+             WHEN @dblock_locked IS NOT NULL THEN '{LOCKED}' WHEN @dblock_key IS NOT NULL THEN '{SKIPPED}' \
+             WHEN @dblock_count > 0 THEN '{HELD}' WHEN @dblock_count IS NULL THEN '{ABSENT}' \
+             ELSE CONCAT('{AHEAD} ', GREATEST(@dblock_ceiling - {CLOCK} + 1, 1)) END"
+    )
+}
+
+/// `$1` the [name](super::session::Session::name) of a session. Returns 1 if it is on this server, or 0.
+pub(super) const IS_HERE: &str = "SELECT CAST(IS_USED_LOCK($1) IS NOT NULL AS CHAR)";
+
 /// The success of an attempt. `$1` key, `$2` token, `$3` attempts, `$4` result, `$5` keep, as text.
 #[cfg(feature = "run_once")]
 pub(super) fn complete_in(records: &str) -> String {

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
 use super::certain::certain;
@@ -172,13 +173,19 @@ async fn ask<A: ByStatement>(
     Ok(())
 }
 
+/// Fills in the answers that these rows are.
 fn read<A: ByStatement>(
     part: &[Placed<'_, A>],
     rows: &[PgRow],
     answers: &mut [Option<Answer>],
 ) -> Result<(), sqlx::Error> {
     for row in rows {
-        let (place, outcome) = row::answer(part, row)?;
+        let key: &str = row.try_get(0)?;
+        let found = part
+            .binary_search_by(|placed| placed.request.key.as_str().cmp(key))
+            .map_err(|_| row::unexpected("a key that was not asked for"))?;
+        let Placed { place, request, .. } = part[found];
+        let outcome = row::outcome(row, A::KIND, request.record.is_some())?;
         answers[place] = Some(Ok(outcome));
     }
     Ok(())

@@ -87,7 +87,11 @@ impl Dialect for Postgres {
         error::of_fence_check(error)
     }
 
-    fn takes(&self) -> bool {
+    fn takes_in_theirs(&self) -> bool {
+        true
+    }
+
+    fn makes_free_rows(&self) -> bool {
         true
     }
 
@@ -109,8 +113,17 @@ impl Dialect for Postgres {
                 take.owner.simple().to_string(),
                 take.holder.to_owned(),
             ];
-            let sql = sql::take(&source.table, source.idle_limit);
-            let rows = source.query(connection, &sql, values).await?;
+            let sql = if take.own {
+                sql::take_free(&source.table, source.idle_limit)
+            } else {
+                sql::take(&source.table, source.idle_limit)
+            };
+            let mut rows = source.query(connection, &sql, values.clone()).await?;
+            if take.own && rows.is_empty() {
+                // Why it took nothing, unless it can now.
+                let sql = sql::take(&source.table, source.idle_limit);
+                rows = source.query(connection, &sql, values).await?;
+            }
             let [answer] = &rows[..] else {
                 return Err(unreadable(&rows.join(", ")));
             };

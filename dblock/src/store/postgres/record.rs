@@ -15,7 +15,9 @@ use crate::store::clock::micros;
 use crate::store::sql_error::row_locked;
 use crate::store::sql_row::{self, RECORD_WIDTH, in_order};
 use crate::store::{Purged, StoreError, StoreFuture, schema};
-use crate::store::{Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records};
+use crate::store::{
+    Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records, RunState,
+};
 
 impl Records for PostgresStore {
     fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>> {
@@ -87,7 +89,7 @@ impl Records for PostgresStore {
                 list.bind(filter.get_prefix())
                     .bind(filter.get_state().map(super::super::RecordState::as_str))
                     .bind(i64::from(filter.get_limit()))
-                    .bind(filter.get_has_lock())
+                    .bind(filter.get_run_state().and_then(RunState::has_lock))
             });
             let listed = |row| {
                 let has_lock = PgRow::try_get(row, RECORD_WIDTH + 1).map_err(|error| self.failed(error))?;

@@ -5,7 +5,6 @@ use std::time::Duration;
 use sqlx::Row as _;
 use sqlx::postgres::PgRow;
 
-use super::apply::{ByStatement, Placed};
 use super::sql;
 use crate::store::clock::{Timestamp, length};
 use crate::store::sql_row::{self, WIDTH, unreadable};
@@ -68,18 +67,10 @@ impl Locked {
     }
 }
 
-/// Reads one row of an answer: the request's index in the batch, and the outcome. [`super::sql`] lists the
-/// columns.
-pub(super) fn answer<A: ByStatement>(
-    part: &[Placed<'_, A>],
-    row: &PgRow,
-) -> Result<(usize, Outcome), sqlx::Error> {
-    let key: &str = row.try_get(0)?;
-    let found = part
-        .binary_search_by(|placed| placed.request.key.as_str().cmp(key))
-        .map_err(|_| unexpected("a key that was not asked for"))?;
-    let Placed { place, request, .. } = part[found];
-    let outcome = match (A::KIND, row.try_get(1)?) {
+/// Reads one row of an answer to requests of this kind, as [`super::sql`] lists the columns. `recorded`: its request
+/// has a change of a record.
+pub(super) fn outcome(row: &PgRow, kind: Kind, recorded: bool) -> Result<Outcome, sqlx::Error> {
+    let outcome = match (kind, row.try_get(1)?) {
         (Kind::Acquire, "busy") => Outcome::Busy(holder(row, length(row.try_get(3)?))?),
         (Kind::Acquire, "queued") => {
             let holder = holder(row, length(row.try_get(3)?))?;
@@ -91,7 +82,7 @@ pub(super) fn answer<A: ByStatement>(
             Outcome::granted(row.try_get(2)?, remaining)
                 .with_taken_over(taken_over.transpose()?)
                 .with_wanted(row.try_get(4)?)
-                .with_recorded(request.record.is_some() && row.try_get("recorded")?)
+                .with_recorded(recorded && row.try_get("recorded")?)
         }
         (Kind::Extend, "extended") => Outcome::extended(length(row.try_get(2)?))
             .with_revoked(row.try_get(3)?)
@@ -103,7 +94,7 @@ pub(super) fn answer<A: ByStatement>(
         (_, "lost") => Outcome::Lost,
         _ => return Err(unexpected("an unknown outcome")),
     };
-    Ok((place, outcome))
+    Ok(outcome)
 }
 
 fn holder(row: &PgRow, remaining: Duration) -> Result<Holder, sqlx::Error> {
@@ -115,7 +106,7 @@ fn holder(row: &PgRow, remaining: Duration) -> Result<Holder, sqlx::Error> {
     ))
 }
 
-fn unexpected(what: &str) -> sqlx::Error {
+pub(super) fn unexpected(what: &str) -> sqlx::Error {
     unreadable(format!("the database answered with {what}"))
 }
 

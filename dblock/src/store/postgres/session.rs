@@ -126,9 +126,9 @@ impl Alive for Session {
         let number: Option<i64> = row.and_then(|row| row.try_get(0)).map_err(error::of_connect)?;
         let Some(number) = number else { return Ok(None) };
         let cluster = match sqlx::raw_sql(CLUSTER).fetch_one(&mut self.connection).await {
-            // Then only the addresses tell the servers apart.
-            Err(sqlx::Error::Database(_)) => Ok(0),
-            row => row.and_then(|row| row.try_get(0)),
+            // The user may not read it.
+            Err(sqlx::Error::Database(_)) => Ok(None),
+            row => row.and_then(|row| row.try_get(0)).map(Some),
         };
         let cluster = cluster.map_err(error::of_connect)?;
         Ok(Some(History {

@@ -42,7 +42,7 @@ pub(super) use open::{DOUBT, OWN_APPLICATION, PREPARED, SESSION, UNKNOWN};
 pub(super) use record::complete_in;
 pub(super) use rest::{BELOW_SAVEPOINT, NOT_IN_SNAPSHOT, RELEASED_WHOLE, reads_release, release_in, verify};
 pub(super) use take::{
-    ABSENT, AHEAD, HELD, LOCKED, OVER, SKIPPED, TAKEN, TAKEN_BELOW_SAVEPOINT, commit, take,
+    ABSENT, AHEAD, HELD, LOCKED, OVER, SKIPPED, TAKEN, TAKEN_BELOW_SAVEPOINT, commit, take, take_free,
 };
 
 use crate::store::table::TableName;
@@ -197,7 +197,7 @@ pub(super) struct Sql {
     pub(super) acquire: Statements,
     pub(super) extend: Statements,
     pub(super) release: Statements,
-    /// The same for requests that also change records.
+    /// Acquires and releases that also change records.
     pub(super) acquire_recorded: Statements,
     pub(super) release_recorded: Statements,
     pub(super) rows: Arc<str>,

@@ -13,8 +13,7 @@ use uuid::Uuid;
 
 use super::session::{self, Session};
 use super::warnings;
-use crate::store::fence::Database;
-use crate::store::fence::literal;
+use crate::store::fence::{Database, filled, literal};
 
 /// A statement whose parameters are being bound.
 pub(super) struct Statement<'q> {
@@ -147,16 +146,7 @@ impl<'q> Statement<'q> {
 
     /// The SQL text with the values.
     fn text(&self) -> String {
-        let mut parts = self.sql.split('$');
-        let mut text = parts.next().unwrap_or_default().to_owned();
-        for part in parts {
-            let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
-            let (digits, rest) = part.split_at(digits);
-            let place: usize = digits.parse().expect("our SQL has $ only before a number");
-            self.parameters[place - 1].write(&mut text);
-            text.push_str(rest);
-        }
-        text
+        filled(&self.sql, |index, text| self.parameters[index].write(text))
     }
 }
 

@@ -18,7 +18,7 @@ impl Alive for Connection {
 
     async fn history(&mut self) -> Result<Option<History>, StoreError> {
         let history = |number| History {
-            cluster: 7 + number / 100,
+            cluster: Some(7 + number / 100),
             number,
             ..History::default()
         };
@@ -94,8 +94,8 @@ async fn an_old_primary_is_used_by_nobody_who_has_seen_the_new_one() {
     // A later promotion counts; so does another cluster at the same addresses.
     one.doubt();
     assert_eq!(opened(&one, &[(0, Ok(Some(3))), AWAY]).await.unwrap(), 0);
-    one.newest(8).store(1, Ordering::Relaxed);
-    assert_eq!(one.newest(7).load(Ordering::Relaxed), 3);
+    one.newest(Some(8)).store(1, Ordering::Relaxed);
+    assert_eq!(one.newest(Some(7)).load(Ordering::Relaxed), 3);
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,7 +10,9 @@ use super::{Query, SqliteStore, query, statement};
 use crate::Key;
 use crate::store::clock::micros;
 use crate::store::{Purged, StoreError, StoreErrorKind, StoreFuture, schema, sql_row};
-use crate::store::{Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records};
+use crate::store::{
+    Record, RecordChange, RecordEntry, RecordFilter, RecordVersion, RecordWrite, Records, RunState,
+};
 
 impl Records for SqliteStore {
     fn read<'a>(&'a self, key: &'a Key) -> StoreFuture<'a, Result<Option<Record>, StoreError>> {
@@ -34,7 +36,7 @@ impl Records for SqliteStore {
                 .bind(filter.get_prefix())
                 .bind(filter.get_state().map(super::super::RecordState::as_str))
                 .bind(filter.get_limit())
-                .bind(filter.get_has_lock());
+                .bind(filter.get_run_state().and_then(RunState::has_lock));
             let listed = |row| Ok(record(row)?.listed(get(row, sql_row::RECORD_WIDTH + 1)?));
             self.on_records(list).await?.iter().map(listed).collect()
         })

@@ -53,16 +53,23 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
         }
     }
     for call in calls.iter() {
-        refused(calls, call, findings);
+        refused(calls, call, facts, findings);
     }
 }
 
-/// An owner is not refused its own key. (A call for two keys may be refused because of the other one.)
-fn refused(calls: &Calls, call: &Call, findings: &mut Vec<Finding>) {
+/// An owner is not refused its own key. (A call for two keys may be refused because of the other one. When the
+/// session of a transaction has ended, the key is free, whatever the body does.)
+fn refused(calls: &Calls, call: &Call, facts: &Facts, findings: &mut Vec<Finding>) {
     let (Some(answer), Some(outer)) = (&call.answer, calls.get(call.process, call.acquirer)) else {
         return;
     };
-    let is_inside = outer.section.is_some() && answer.at < outer.section_end();
+    let Some(section) = &outer.section else { return };
+    let span = Span {
+        from: section.entered,
+        to: answer.at,
+    };
+    let is_cut = outer.form.ends_with_transaction() && facts.ends_sessions(call.process, span);
+    let is_inside = answer.at < outer.section_end() && !is_cut;
     let is_refused = matches!(answer.end, End::Busy | End::Timeout);
     if is_refused && is_inside && !call.is_acquirer() && !call.form.takes_two() {
         findings.push(Finding::ReentryRefused {

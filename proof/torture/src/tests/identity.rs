@@ -2,7 +2,7 @@
 
 use super::sketch::{A, Ask, B, Sketch, overlap};
 use crate::check::{Cause, Finding};
-use crate::history::{End, Event};
+use crate::history::{End, Event, Form};
 
 /// A call inside another's section, which enters with an owner and a token that the library names.
 fn inside(sketch: &mut Sketch, ask: Ask, named: (&str, i64)) {
@@ -112,4 +112,32 @@ fn an_owner_is_not_refused_its_own_key() {
         "{found:?}"
     );
     assert_eq!(findings(110), []);
+}
+
+/// When the session of a transaction has ended, its key is free, and another owner may be inside when the body calls
+/// again: found as seed 1 of MariaDB.
+#[test]
+fn a_transaction_whose_session_has_ended_may_be_refused() {
+    let findings = |form, cut: Option<i64>| {
+        let mut sketch = Sketch::default();
+        let outer = Ask {
+            form,
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 1, 0, outer);
+        sketch.enter(A, 1, 0, ("x", 10));
+        if let Some(at) = cut {
+            sketch.worker(A, at, Event::SessionEnds { call: 1 });
+        }
+        sketch.ask(A, 2, 60, Some(1));
+        sketch.answer(A, 2, 90, End::Timeout, None);
+        sketch.end(A, 1, 100, End::Done);
+        let found = sketch.findings().into_iter();
+        found
+            .filter(|finding| matches!(finding, Finding::ReentryRefused { .. }))
+            .count()
+    };
+    assert_eq!(findings(Form::InTransaction, Some(50)), 0);
+    assert_eq!(findings(Form::InTransaction, None), 1);
+    assert_eq!(findings(Form::Run, Some(50)), 1);
 }

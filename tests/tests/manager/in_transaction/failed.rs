@@ -4,7 +4,6 @@
 use std::future::{Future as _, pending, poll_fn};
 use std::panic::AssertUnwindSafe;
 use std::task::Poll;
-use std::time::Duration;
 
 use dblock::optimistic::Conflict as _;
 use dblock::store::StoreErrorKind;
@@ -16,16 +15,11 @@ use dblock_tests::line::{self, Line};
 use dblock_tests::proxy::Traffic;
 use dblock_tests::{Backend, on_every_store};
 use futures_util::FutureExt as _;
-use sqlx::pool::PoolOptions;
-use sqlx::{Database, Pool};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-use super::{Failure, Work, execute, is_free, on_its_pool};
+use super::{Failure, Work, execute, is_free, of_a_free_key, of_one, on_its_pool};
 use crate::{LONG, briefly, long, patient};
-
-/// Longer than any test.
-const FOR_EVER: Duration = Duration::from_hours(1);
 
 on_every_store!(databases:
     an_error_of_the_body_takes_its_work_back,
@@ -43,6 +37,16 @@ on_every_store!(servers:
 );
 on_every_store!(postgres: an_error_that_the_body_swallows_fails_the_call);
 on_every_store!(mysql: a_deadlock_that_the_body_swallows_fails_the_call);
+of_a_free_key!(
+    an_error_of_the_body_takes_its_work_back,
+    a_panic_of_the_body_takes_its_work_back,
+    a_call_that_is_dropped_leaves_nothing_behind,
+    a_body_that_ends_its_transaction_fails_the_call,
+    a_check_in_a_transaction_that_is_over_is_no_reason_to_repeat,
+    a_connection_that_is_killed_frees_the_key,
+    a_guard_that_outlives_the_body_is_lost,
+    a_deadlock_that_the_body_swallows_fails_the_call,
+);
 
 async fn an_error_of_the_body_takes_its_work_back(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
@@ -319,7 +323,7 @@ async fn a_connection_that_is_killed_frees_the_key(backend: Backend) {
 async fn a_pool_without_a_free_connection_does_not_keep_the_key(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     on_its_pool!(backend, pool => {
-        let full = small(pool).await;
+        let full = of_one(pool).await;
         let taken = full.acquire().await.unwrap();
         let call = locks.lock("key").options(&briefly()).transaction(&full, async |_| Ok::<_, Failure>(()));
         let refused = timeout(LONG, call).await.expect("the call hangs").unwrap_err();
@@ -327,15 +331,6 @@ async fn a_pool_without_a_free_connection_does_not_keep_the_key(backend: Backend
         is_free(&other).await;
         drop(taken);
     });
-}
-
-/// A pool of one connection, for which its callers wait.
-async fn small<DB: Database>(pool: &Pool<DB>) -> Pool<DB> {
-    let options = PoolOptions::new().max_connections(1).acquire_timeout(FOR_EVER);
-    options
-        .connect_with(pool.connect_options().as_ref().clone())
-        .await
-        .unwrap()
 }
 
 /// The lock was handed over locally, so the transaction waits until its row names the owner.

@@ -10,7 +10,7 @@ use dblock_tests::{Backend, on_every_store};
 use sqlx::{Database, Pool, Transaction};
 use tokio::sync::oneshot;
 
-use super::{Failure, Work, execute, is_free, nobody_enters, on_its_pool, passes};
+use super::{Failure, Work, execute, is_free, nobody_enters, of_a_free_key, on_its_pool, passes};
 use crate::{briefly, long, patient};
 
 on_every_store!(databases:
@@ -27,6 +27,14 @@ on_every_store!(servers:
     a_child_cannot_share_the_lock_of_a_transaction,
 );
 on_every_store!(memory: memory_has_no_transactions);
+of_a_free_key!(
+    others_enter_after_the_commit,
+    it_may_take_longer_than_the_ttl,
+    nested_calls_enter_again,
+    the_next_task_enters_after_the_commit,
+    another_transaction_cannot_check_the_lock,
+    a_child_cannot_share_the_lock_of_a_transaction,
+);
 
 async fn others_enter_after_the_commit(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);

@@ -10,11 +10,12 @@ use dblock_tests::{Backend, on_every_store};
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, PgPool};
 
-use super::{Failure, execute, is_free};
+use super::{Failure, execute, is_free, on_its_pool};
 use crate::{LONG, long, short};
 
 on_every_store!(servers:
     a_row_that_is_locked_is_shown_as_held,
+    a_call_in_a_transaction_is_shown_as_held,
     nobody_revokes_what_a_transaction_keeps,
     a_lease_that_ends_with_a_transaction_is_held_until_then,
     who_does_not_wait_is_refused_soon,
@@ -114,6 +115,23 @@ async fn a_row_that_is_locked_is_shown_as_held(backend: Backend) {
         seen.is_free().await;
     }
     is_free(&locks).await;
+}
+
+async fn a_call_in_a_transaction_is_shown_as_held(backend: Backend) {
+    let (locks, operator) = (backend.manager().await, backend.manager().await);
+    let seen = Seen(&operator);
+    is_free(&locks).await;
+    on_its_pool!(backend, pool => {
+        for fails in [false, true, false] {
+            let body = locks.lock("key").options(&long()).transaction(pool, async |_| {
+                assert!(backend.the_row("key").await.is_free(), "it was taken");
+                seen.transaction().await;
+                if fails { Err(Failure::Own) } else { Ok(()) }
+            });
+            assert_eq!(body.await.is_err(), fails);
+            seen.is_free().await;
+        }
+    });
 }
 
 async fn a_taken_key_is_shown_as_held(backend: Backend) {

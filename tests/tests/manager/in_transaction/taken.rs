@@ -1,34 +1,36 @@
 //! Transactions that take a free key themselves: no lease, and nothing that a rollback leaves behind.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use dblock::fence::FenceConnection;
 use dblock::store::StoreErrorKind;
 use dblock::{LockManager, begin, distributed_lock};
-use dblock_tests::backend::Place;
+use dblock_tests::backend::{Kind, Place};
 use dblock_tests::{Backend, on_every_store};
-use sqlx::pool::PoolOptions;
-use sqlx::{PgPool, Postgres, Transaction};
+use sqlx::{Database, PgPool, Pool, Transaction};
 use tokio::sync::oneshot;
 
-use super::{Failure, Work, execute, is_free, nobody_enters, passes};
+use super::{Failure, Work, execute, is_free, nobody_enters, of_one, on_its_pool, passes};
 use crate::{LONG, RENEWED, long, patient, short};
 
-on_every_store!(postgres:
+on_every_store!(servers:
     no_lease_is_seen_and_the_commit_leaves_a_free_row,
     a_rollback_leaves_what_was_there,
     an_expired_key_is_not_taken_without_a_lease,
     a_try_that_takes_nothing_does_not_keep_the_holder_from_its_renewal,
     a_ceiling_ahead_of_the_clock_is_no_loss_of_order,
-    another_schema_is_refused,
     a_full_pool_does_not_stop_others,
     a_hold_that_outlives_the_body_fails_the_call,
+    one_after_the_other_takes_the_key,
+    the_body_can_check_the_lock,
+);
+on_every_store!(postgres:
+    another_schema_is_refused,
     a_take_below_a_savepoint_is_refused,
     an_old_snapshot_takes_nothing,
-    one_after_the_other_takes_the_key,
 );
 
-fn pool(backend: &Backend) -> &PgPool {
+fn postgres(backend: &Backend) -> &PgPool {
     match backend.place() {
         Place::Postgres(pool, _) => pool,
         _ => unreachable!("these are tests of PostgreSQL"),
@@ -36,7 +38,11 @@ fn pool(backend: &Backend) -> &PgPool {
 }
 
 /// Runs nothing in a transaction.
-async fn enters(locks: &LockManager, pool: &PgPool) -> Result<i64, Failure> {
+pub(super) async fn enters<DB>(locks: &LockManager, pool: &Pool<DB>) -> Result<i64, Failure>
+where
+    DB: Database,
+    Transaction<'static, DB>: FenceConnection,
+{
     let body = locks
         .lock("key")
         .options(&patient())
@@ -48,23 +54,25 @@ async fn enters(locks: &LockManager, pool: &PgPool) -> Result<i64, Failure> {
 
 async fn no_lease_is_seen_and_the_commit_leaves_a_free_row(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    for _ in 0..2 {
-        let token = locks
-            .lock("key")
-            .options(&long())
-            .transaction(pool(&backend), async |_| {
+    if backend.kind() != Kind::Postgres {
+        // There a new key has a lease.
+        is_free(&other).await;
+    }
+    on_its_pool!(backend, pool => {
+        for _ in 0..2 {
+            let call = locks.lock("key").options(&long()).transaction(pool, async |_| {
                 let row = backend.the_row("key").await;
                 assert_eq!(row.reentrant_count, 0, "no lease was committed: {row:?}");
                 nobody_enters(&backend, &other).await;
                 let token = dblock::current().unwrap().fence_token();
                 assert!(row.fence_token < token);
                 Ok::<_, Failure>(token)
-            })
-            .await
-            .unwrap();
-        let row = backend.the_row("key").await;
-        assert_eq!((row.reentrant_count, row.fence_token), (0, token));
-    }
+            });
+            let token = call.await.unwrap();
+            let row = backend.the_row("key").await;
+            assert_eq!((row.reentrant_count, row.fence_token), (0, token));
+        }
+    });
     is_free(&other).await;
 }
 
@@ -72,17 +80,13 @@ async fn a_rollback_leaves_what_was_there(backend: Backend) {
     let locks = backend.manager().await;
     is_free(&locks).await;
     let before = backend.the_row("key").await;
-    let fails = locks
-        .lock("key")
-        .options(&long())
-        .transaction(pool(&backend), async |_| Err::<(), _>(Failure::Own));
-    assert!(matches!(fails.await, Err(Failure::Own)));
-    let row = backend.the_row("key").await;
-    assert_eq!(
-        (row.lease_id, row.fence_token),
-        (before.lease_id, before.fence_token)
-    );
-    assert!(enters(&locks, pool(&backend)).await.unwrap() > before.fence_token);
+    on_its_pool!(backend, pool => {
+        let fails = locks.lock("key").options(&long()).transaction(pool, async |_| Err::<(), _>(Failure::Own));
+        assert!(matches!(fails.await, Err(Failure::Own)));
+        let row = backend.the_row("key").await;
+        assert_eq!((row.lease_id, row.fence_token), (before.lease_id, before.fence_token));
+        assert!(enters(&locks, pool).await.unwrap() > before.fence_token);
+    });
 }
 
 /// Nothing has written the row since it expired, so a snapshot from before would not notice.
@@ -95,15 +99,14 @@ async fn an_expired_key_is_not_taken_without_a_lease(backend: Backend) {
         .await
         .unwrap();
     backend.until("key", LONG, |row| row.expire_at <= row.now).await;
-    let body = locks
-        .lock("key")
-        .options(&patient())
-        .transaction(pool(&backend), async |_| {
+    on_its_pool!(backend, pool => {
+        let body = locks.lock("key").options(&patient()).transaction(pool, async |_| {
             let token = dblock::current().unwrap().fence_token();
             assert_eq!(backend.the_row("key").await.fence_token, token, "it has a lease");
             Ok::<_, Failure>(())
         });
-    body.await.unwrap();
+        body.await.unwrap();
+    });
     drop(guard);
 }
 
@@ -118,25 +121,30 @@ async fn a_try_that_takes_nothing_does_not_keep_the_holder_from_its_renewal(back
         .await
         .unwrap();
     let first = backend.the_row("key").await;
-    let waits = tokio::spawn({
-        let (locks, pool) = (locks.clone(), pool(&backend).clone());
-        async move { enters(&locks, &pool).await }
+    on_its_pool!(backend, pool => {
+        let waits = tokio::spawn({
+            let (locks, pool) = (locks.clone(), pool.clone());
+            async move { enters(&locks, &pool).await }
+        });
+        let mut tx = begin(pool).await.unwrap();
+        let waits_too = tokio::spawn(async move {
+            let token = token_in(&locks, &mut tx).await?;
+            tx.commit().await?;
+            Ok::<_, Failure>(token)
+        });
+        backend.until("key", LONG, |row| row.expire_at > first.expire_at).await;
+        guard.release().await.unwrap();
+        assert_ne!(waits.await.unwrap().unwrap(), waits_too.await.unwrap().unwrap());
     });
-    let mut tx = begin(pool(&backend)).await.unwrap();
-    let waits_too = tokio::spawn(async move {
-        let token = token_in(&locks, &mut tx).await?;
-        tx.commit().await?;
-        Ok::<_, Failure>(token)
-    });
-    backend
-        .until("key", LONG, |row| row.expire_at > first.expire_at)
-        .await;
-    guard.release().await.unwrap();
-    assert_ne!(waits.await.unwrap().unwrap(), waits_too.await.unwrap().unwrap());
 }
 
 #[distributed_lock(key = "key", ttl = "30s", wait = "30s", manager = locks, tx = tx)]
-async fn token_in(locks: &LockManager, tx: &mut Transaction<'static, Postgres>) -> Result<i64, Failure> {
+async fn token_in<DB>(locks: &LockManager, tx: &mut Transaction<'static, DB>) -> Result<i64, Failure>
+where
+    DB: Database,
+    Transaction<'static, DB>: FenceConnection,
+{
+    let _ = &tx;
     Ok(dblock::current().unwrap().fence_token())
 }
 
@@ -151,10 +159,12 @@ async fn a_ceiling_ahead_of_the_clock_is_no_loss_of_order(backend: Backend) {
             backend.table
         ))
         .await;
-    assert!(enters(&locks, pool(&backend)).await.unwrap() > ahead);
-    let mut tx = begin(pool(&backend)).await.unwrap();
-    assert!(token_in(&locks, &mut tx).await.unwrap() > ahead + 1);
-    tx.commit().await.unwrap();
+    on_its_pool!(backend, pool => {
+        assert!(enters(&locks, pool).await.unwrap() > ahead);
+        let mut tx = begin(pool).await.unwrap();
+        assert!(token_in(&locks, &mut tx).await.unwrap() > ahead + 1);
+        tx.commit().await.unwrap();
+    });
 }
 
 /// It has a table of the same name, in which nobody holds the key.
@@ -162,8 +172,8 @@ async fn another_schema_is_refused(backend: Backend) {
     let locks = backend.manager().await;
     let schema = format!("{}_other", backend.table);
     let create = format!("CREATE SCHEMA {schema}");
-    execute(pool(&backend), create).await.unwrap();
-    let options = pool(&backend).connect_options().as_ref().clone();
+    execute(postgres(&backend), create).await.unwrap();
+    let options = postgres(&backend).connect_options().as_ref().clone();
     let options = options.options([("search_path", schema.as_str())]);
     let elsewhere = PgPool::connect_with(options).await.unwrap();
     let there = LockManager::builder(&elsewhere)
@@ -179,8 +189,8 @@ async fn another_schema_is_refused(backend: Backend) {
     let refused = token_in(&locks, &mut tx).await.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::Unsupported);
     tx.rollback().await.unwrap();
-    enters(&locks, pool(&backend)).await.unwrap();
-    execute(pool(&backend), format!("DROP SCHEMA {schema} CASCADE"))
+    enters(&locks, postgres(&backend)).await.unwrap();
+    execute(postgres(&backend), format!("DROP SCHEMA {schema} CASCADE"))
         .await
         .unwrap();
 }
@@ -188,40 +198,37 @@ async fn another_schema_is_refused(backend: Backend) {
 async fn a_full_pool_does_not_stop_others(backend: Backend) {
     let locks = backend.manager().await;
     is_free(&locks).await;
-    let options = pool(&backend).connect_options().as_ref().clone();
-    let full = PoolOptions::new()
-        .max_connections(1)
-        .connect_with(options)
-        .await
-        .unwrap();
-    let taken = full.acquire().await.unwrap();
-    let waits = tokio::spawn({
-        let (locks, full) = (locks.clone(), full.clone());
-        async move { enters(&locks, &full).await }
+    on_its_pool!(backend, pool => {
+        let full = of_one(pool).await;
+        let taken = full.acquire().await.unwrap();
+        let waits = tokio::spawn({
+            let (locks, full) = (locks.clone(), full.clone());
+            async move { enters(&locks, &full).await }
+        });
+        // It comes second, and waits for nothing but the first one's turn.
+        tokio::task::yield_now().await;
+        let second = enters(&locks, pool).await.unwrap();
+        assert!(!waits.is_finished());
+        drop(taken);
+        assert!(waits.await.unwrap().unwrap() > second);
     });
-    // It comes second, and waits for nothing but the first one's turn.
-    tokio::task::yield_now().await;
-    let second = enters(&locks, pool(&backend)).await.unwrap();
-    assert!(!waits.is_finished());
-    drop(taken);
-    assert!(waits.await.unwrap().unwrap() > second);
 }
 
 /// The commit would free the key beside it.
 async fn a_hold_that_outlives_the_body_fails_the_call(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let work = Work::new(&backend).await;
+    is_free(&other).await;
     let mut left = None;
-    let call = locks
-        .lock("key")
-        .options(&long())
-        .transaction(pool(&backend), async |mut tx| {
+    on_its_pool!(backend, pool => {
+        let call = locks.lock("key").options(&long()).transaction(pool, async |mut tx| {
             execute(&mut **tx, work.insert()).await?;
             left = Some(locks.lock("key").options(&long()).acquire().await?);
             Ok::<_, Failure>(())
         });
-    let refused = call.await.unwrap_err();
-    assert_eq!(refused.kind(), StoreErrorKind::Other);
+        let refused = call.await.unwrap_err();
+        assert_eq!(refused.kind(), StoreErrorKind::Other);
+    });
     assert_eq!(work.done(&backend).await, 0, "nothing was committed");
     drop(left);
     is_free(&other).await;
@@ -231,7 +238,7 @@ async fn a_hold_that_outlives_the_body_fails_the_call(backend: Backend) {
 async fn a_take_below_a_savepoint_is_refused(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     is_free(&locks).await;
-    let mut tx = begin(pool(&backend)).await.unwrap();
+    let mut tx = begin(postgres(&backend)).await.unwrap();
     execute(&mut *tx, "SAVEPOINT inner_one".to_owned()).await.unwrap();
     let refused = token_in(&locks, &mut tx).await.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::Unsupported);
@@ -243,18 +250,18 @@ async fn a_take_below_a_savepoint_is_refused(backend: Backend) {
 async fn an_old_snapshot_takes_nothing(backend: Backend) {
     let locks = backend.manager().await;
     let work = Work::new(&backend).await;
-    enters(&locks, pool(&backend)).await.unwrap();
-    let mut tx = begin(pool(&backend)).await.unwrap();
+    enters(&locks, postgres(&backend)).await.unwrap();
+    let mut tx = begin(postgres(&backend)).await.unwrap();
     let snapshot = format!(
         "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; {}",
         work.count()
     );
     execute(&mut *tx, snapshot).await.unwrap();
-    enters(&locks, pool(&backend)).await.unwrap();
+    enters(&locks, postgres(&backend)).await.unwrap();
     let refused = token_in(&locks, &mut tx).await.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::Conflict);
     tx.rollback().await.unwrap();
-    enters(&locks, pool(&backend)).await.unwrap();
+    enters(&locks, postgres(&backend)).await.unwrap();
 }
 
 /// In the order in which they came, and none waits for a poll.
@@ -263,35 +270,55 @@ async fn one_after_the_other_takes_the_key(backend: Backend) {
     is_free(&locks).await;
     let (begins, begun) = oneshot::channel();
     let (goes_on, may_go_on) = oneshot::channel::<()>();
-    let pool = Arc::new(pool(&backend).clone());
-    let first = tokio::spawn({
-        let (locks, pool) = (locks.clone(), Arc::clone(&pool));
-        async move {
-            let body = locks
-                .lock("key")
-                .options(&patient())
-                .transaction(&pool, async |_| {
+    on_its_pool!(backend, pool => {
+        let first = tokio::spawn({
+            let (locks, pool) = (locks.clone(), pool.clone());
+            async move {
+                let body = locks.lock("key").options(&patient()).transaction(&pool, async |_| {
                     begins.send(()).unwrap();
                     may_go_on.await.unwrap();
                     Ok::<_, Failure>(dblock::current().unwrap().fence_token())
                 });
-            body.await.unwrap()
+                body.await.unwrap()
+            }
+        });
+        begun.await.unwrap();
+        let calls = (0..20).map(|_| {
+            let (locks, pool) = (locks.clone(), pool.clone());
+            tokio::spawn(async move { enters(&locks, &pool).await.unwrap() })
+        });
+        let calls: Vec<_> = calls.collect();
+        passes(&backend, Duration::from_millis(100)).await;
+        goes_on.send(()).unwrap();
+        let mut tokens = vec![first.await.unwrap()];
+        for call in calls {
+            tokens.push(call.await.unwrap());
         }
+        tokens.sort_unstable();
+        tokens.dedup();
+        assert_eq!(tokens.len(), 21);
     });
-    begun.await.unwrap();
-    let calls = (0..20).map(|_| {
-        let (locks, pool) = (locks.clone(), Arc::clone(&pool));
-        tokio::spawn(async move { enters(&locks, &pool).await.unwrap() })
-    });
-    let calls: Vec<_> = calls.collect();
-    passes(&backend, Duration::from_millis(100)).await;
-    goes_on.send(()).unwrap();
-    let mut tokens = vec![first.await.unwrap()];
-    for call in calls {
-        tokens.push(call.await.unwrap());
-    }
-    tokens.sort_unstable();
-    tokens.dedup();
-    assert_eq!(tokens.len(), 21);
     assert_eq!(backend.the_row("key").await.reentrant_count, 0);
+}
+
+/// It is the transaction that has taken the key, before its commit and no longer after it.
+async fn the_body_can_check_the_lock(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    is_free(&other).await;
+    on_its_pool!(backend, pool => {
+        let checks = locks.lock("key").options(&long()).transaction(pool, async |mut tx| {
+            let lock = dblock::current().unwrap();
+            lock.verify_in(&mut *tx).await.unwrap();
+            let mut elsewhere = begin(pool).await?;
+            let refused = lock.verify_in(&mut elsewhere).await.unwrap_err();
+            assert!(refused.is_store() && !refused.is_retryable(), "{refused:?}");
+            elsewhere.rollback().await?;
+            lock.verify_in(&mut *tx).await.unwrap();
+            execute(&mut **tx, "COMMIT".to_owned()).await?;
+            Ok::<_, Failure>(lock.verify_in(&mut *tx).await?)
+        });
+        let over = checks.await.unwrap_err();
+        assert!(matches!(&over, Failure::Lock(error) if !error.is_retryable()), "{over:?}");
+    });
+    is_free(&other).await;
 }

@@ -14,7 +14,7 @@ pub struct Confirm<C> {
 /// The row must show this before a caller gets its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shows {
-    /// The number of holds. Memory is enough while somebody has the row locked.
+    /// The number of holds. While others have the row locked, the count in memory is enough.
     Holds,
     /// The owner.
     Owner,
@@ -28,7 +28,7 @@ struct Pending<C> {
     shows: Shows,
 }
 
-/// Those of one lease.
+/// The waiting callers of one lease.
 #[derive(Debug)]
 pub(super) struct Confirmations<C> {
     /// Callers whose change the next request carries, and those whose change is on its way.
@@ -75,21 +75,21 @@ impl<C> Confirmations<C> {
         self.waiting.append(&mut self.sent);
     }
 
-    /// Replies to those whose changes the request that was answered has carried.
+    /// Replies to the callers whose changes this answer confirms.
     pub(super) fn reply_to_sent(&mut self) {
         let sent = self.sent.drain(..);
         self.replies
             .extend(sent.map(|pending| (pending.confirm.to, Ok(()))));
     }
 
-    /// Replies to those of them for whom memory is enough.
+    /// Replies to the sent callers that wait for a count: for those memory is enough.
     pub(super) fn reply_to_sent_holds(&mut self) {
         let holds = self.sent.extract_if(.., |pending| pending.shows == Shows::Holds);
         self.replies
             .extend(holds.map(|pending| (pending.confirm.to, Ok(()))));
     }
 
-    /// Replies to those for whom nothing was sent.
+    /// Replies to the callers whose change was not sent.
     pub(super) fn reply_to_waiting(&mut self) {
         let waiting = self.waiting.drain(..);
         self.replies
@@ -103,7 +103,7 @@ impl<C> Confirmations<C> {
             .extend(all.map(|pending| (pending.confirm.to, reply.clone())));
     }
 
-    /// Replies to those whose timeout has passed.
+    /// Replies to the callers whose timeout has passed.
     pub(super) fn reply_to_late(&mut self, now: Time, failure: Option<&StoreError>) {
         if self.due.is_none_or(|due| now < due) {
             return;

@@ -31,10 +31,10 @@ impl<C> Held<C> {
         key: &Key,
         now: Time,
     ) -> Option<Waiter<A>> {
-        let until = self.hand_over_until.is_some_and(|until| now < until);
+        let in_stretch = self.hand_over_until.is_some_and(|until| now < until);
         let not_sent = matches!(self.state, State::ReleaseDue);
         if !not_sent
-            || !until
+            || !in_stretch
             || self.undo.is_some()
             || self.current.hold_min_until.is_some()
             || self.current.is_revoked()

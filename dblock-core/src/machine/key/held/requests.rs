@@ -38,7 +38,7 @@ impl<C> Held<C> {
         let send_at = match self.state {
             _ if asked => None,
             State::Held(_) => {
-                // The reason for a retry may be gone. Then the next renewal is what is due.
+                // A `retry_at` in the past no longer counts. The next renewal does.
                 let due = self.renew_at().into_iter().chain(self.follow_at).min();
                 self.retry_at.filter(|at| *at > now).or(due)
             }
@@ -82,7 +82,8 @@ impl<C> Held<C> {
         (planned <= now).then(|| now.since(planned))
     }
 
-    /// Whether the row stays busy until then without a request. Stores count in µs or in ms.
+    /// Whether the row stays busy until then without a request. One ms of tolerance, because some stores
+    /// count in ms.
     pub(super) fn covers(&self, until: Time) -> bool {
         let is_covered = |times: &Times| until <= times.store_end + Duration::from_millis(1);
         self.times().is_some_and(is_covered)
@@ -233,7 +234,7 @@ impl<C> Held<C> {
 
     fn extended(&mut self, sent_at: Time, remaining: Duration, revoked: bool, now: Time) {
         self.row = self.row_sent;
-        // Sent when all had left: the row's end may have come nearer.
+        // This Extend was sent after the last hold had ended. It may have shortened the row's end.
         let lingers = self.row_sent.holds == 0;
         self.pause = FIRST_RETRY;
         if let Term::Times(times) = &mut self.term {
@@ -298,7 +299,7 @@ impl<C> Held<C> {
         self.confirmations.reply_to_all(&Err(Unconfirmed::Lost(reason)));
     }
 
-    /// The request was not carried out, or that is unknown: its callers wait for the next one.
+    /// The request failed or was skipped. Its callers wait for the next request.
     fn try_again(&mut self, now: Time) {
         self.confirmations.wait_for_next();
         self.retry_at = Some(now + self.pause);

@@ -40,30 +40,31 @@ pub(super) enum Term {
 
 /// What a transaction keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kept {
+pub enum Kept {
     /// A lease, whose end it has written.
     Lease,
-    /// The key itself, which it has taken.
+    /// The key itself, which it has taken: nobody else sees its lease id in the row before the commit.
     Key,
 }
 
 /// The ends of a lease that a ttl ends.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Times {
-    /// When the lease ends in the store: at the earliest, counted from when the request was sent, and at the
-    /// latest (`over_at`), counted from its answer.
+    /// The lease's earliest end in the store, counted from when the request was sent.
     pub(crate) store_end: Time,
+    /// Its latest end there, counted from the answer.
     pub(crate) over_at: Time,
-    /// The length that the lease was given for. The margin is a part of it.
+    /// The ttl for which the store gave the lease. The margin is computed from it.
     pub(crate) length: Duration,
-    /// Since when the owner has it: when the request was sent that was granted, or that last extended the
-    /// lease. After a local hand-over or a wake-up: when the owner entered.
+    /// The owner's ttl counts from here: when the last grant or extension was sent, or when the owner entered
+    /// by a local hand-over or a wake-up.
     pub(crate) since: Time,
 }
 
 impl Times {
-    /// The local deadline for an owner that asks for `ttl`: a margin before the end in the store, and a
-    /// margin before the owner's own ttl has passed, because a former owner may have asked for a longer one.
+    /// The local deadline for an owner that asks for `ttl`, the earlier of two times. One is a margin before
+    /// `store_end`. The other is a margin before the owner's own ttl has passed: a former owner may have had
+    /// a longer one.
     pub(crate) fn deadline(&self, ttl: Duration) -> Time {
         let in_store = self.store_end.before(options::margin(self.length));
         in_store.min((self.since + ttl).before(options::margin(ttl)))
@@ -136,7 +137,7 @@ impl<C> Held<C> {
         }
     }
 
-    /// Callers wait for that end.
+    /// Callers wait for the transaction's end: the next look comes at `by` at the latest.
     pub(crate) fn ask_by(&mut self, by: Time) {
         if self.left_in_transaction().is_some() {
             self.retry_at = self.retry_at.map(|at| at.min(by));
@@ -151,7 +152,7 @@ impl<C> Held<C> {
         self.needs_release().then_some(Left {
             lease_id: self.lease_id,
             fence_token: self.current.fence_token,
-            taken: kept == Kept::Key,
+            kept,
         })
     }
 }

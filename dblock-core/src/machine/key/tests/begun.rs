@@ -122,7 +122,7 @@ fn beginning() -> Process {
     let undo = RecordChange::Delete(entry().version());
     let ownership = a.ownership.clone().unwrap();
     let (begun, _) = a.step(|machine, env| machine.begin(env, &ownership, Arc::new(undo)));
-    assert!(begun);
+    assert_eq!(begun, Ok(()));
     a
 }
 
@@ -133,7 +133,7 @@ fn a_run_that_begins_after_its_lock_is_taken_back_unless_its_body_begins() {
         let mut a = beginning();
         if begins {
             let ownership = a.ownership.clone().unwrap();
-            assert!(a.step(|machine, env| machine.begun(env, &ownership)).0);
+            assert_eq!(a.step(|machine, env| machine.begun(env, &ownership)).0, Ok(()));
         }
         a.leaves("a", false);
         assert_eq!(takes_back(&a.sends().unwrap()), !begins);
@@ -161,8 +161,9 @@ fn a_run_is_taken_back_although_its_lease_is_over() {
     // Nothing reaches the store.
     a.passes(2 * TTL);
     let ownership = a.ownership.clone().unwrap();
-    assert!(
-        !a.step(|machine, env| machine.begun(env, &ownership)).0,
+    assert_eq!(
+        a.step(|machine, env| machine.begun(env, &ownership)).0,
+        Err(LostReason::Expired),
         "its body must not begin"
     );
     a.leaves("a", false);
@@ -217,25 +218,34 @@ fn a_lock_is_closed_with_its_last_hold_only() {
     let mut a = Process::holding("a");
     let body = a.ownership.clone().unwrap();
     a.says(|machine, env| machine.enter(env, &body, None));
-    assert!(!a.step(|machine, env| machine.close(env, &body)).0);
+    assert_eq!(
+        a.step(|machine, env| machine.close(env, &body)).0,
+        Err(NotClosed::OtherHold)
+    );
     // A child may go on in a lock that is lost.
     a.passes(TTL * 39 / 40);
     assert!(body.ended().is_some());
-    assert!(!a.step(|machine, env| machine.close(env, &body)).0);
+    assert_eq!(
+        a.step(|machine, env| machine.close(env, &body)).0,
+        Err(NotClosed::OtherHold)
+    );
     a.leaves("a", true);
-    assert!(a.step(|machine, env| machine.close(env, &body)).0);
+    assert_eq!(a.step(|machine, env| machine.close(env, &body)).0, Ok(()));
+    a.leaves("a", true);
+    let over = NotClosed::Over(LostReason::Expired);
+    assert_eq!(a.step(|machine, env| machine.close(env, &body)).0, Err(over));
 }
 
 #[test]
 fn nobody_enters_a_lock_that_is_closed_until_it_is_opened_again() {
     let mut a = Process::holding("a");
     let body = a.ownership.clone().unwrap();
-    assert!(a.step(|machine, env| machine.close(env, &body)).0);
+    assert_eq!(a.step(|machine, env| machine.close(env, &body)).0, Ok(()));
     assert!(a.step(|machine, env| machine.enter(env, &body, None)).0.is_err());
     // Otherwise the second one could open it under the first.
-    assert!(
-        !a.step(|machine, env| machine.close(env, &body)).0,
-        "closed twice"
+    assert_eq!(
+        a.step(|machine, env| machine.close(env, &body)).0,
+        Err(NotClosed::Before)
     );
     a.says(|machine, env| machine.reopen(env, &body));
     assert!(a.step(|machine, env| machine.enter(env, &body, None)).0.is_ok());
@@ -267,12 +277,15 @@ fn what_has_begun_as_one_attempt_is_taken_back_as_a_whole_and_by_its_owner_alone
     ] {
         let begins = a.step(|machine, env| machine.begin(env, by, Arc::clone(undo))).0;
         assert_eq!(
-            (begins, a.machine.undo(&own).as_ref()),
+            (begins.is_ok(), a.machine.undo(&own).as_ref()),
             (Arc::ptr_eq(by, &own), kept)
         );
     }
-    assert!(!a.step(|machine, env| machine.begun(env, &former)).0);
+    assert_eq!(
+        a.step(|machine, env| machine.begun(env, &former)).0,
+        Err(LostReason::Released)
+    );
     assert!(a.machine.undo(&own).is_some() && a.machine.undo(&former).is_none());
-    assert!(a.step(|machine, env| machine.begun(env, &own)).0);
+    assert_eq!(a.step(|machine, env| machine.begun(env, &own)).0, Ok(()));
     assert!(a.machine.undo(&own).is_none());
 }

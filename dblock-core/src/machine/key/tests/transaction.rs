@@ -191,7 +191,7 @@ fn it_is_kept_for_its_owner_and_left_when_that_has_gone() {
     other.leaves("a", true);
     let left = other.machine.left_in_transaction().unwrap();
     assert_eq!(
-        (left.lease_id, left.fence_token, left.taken),
-        (body.lease_id, 7, false)
+        (left.lease_id, left.fence_token, left.kept),
+        (body.lease_id, 7, Kept::Lease)
     );
 }

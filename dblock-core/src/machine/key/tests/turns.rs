@@ -115,8 +115,9 @@ fn a_nested_call_enters_what_was_taken() {
     let (body, confirm) = (a.ownership.clone().unwrap(), a.confirm("nested"));
     let said = a.says(|machine, env| machine.enter(env, &body, Some(confirm)));
     assert_eq!(said, ["nested confirmed"]);
-    assert!(
-        !a.step(|machine, env| machine.close(env, &body)).0,
+    assert_eq!(
+        a.step(|machine, env| machine.close(env, &body)).0,
+        Err(NotClosed::OtherHold),
         "the commit would free the key beside it"
     );
 }
@@ -459,4 +460,56 @@ fn a_caller_asks_often_for_a_locked_row() {
     a.sends().unwrap();
     a.answered(Outcome::Skipped);
     assert!(a.machine.poll_timeout().unwrap() > a.now + 8 * MS);
+}
+
+/// While the transaction commits, the next caller gets its connection.
+#[test]
+fn the_next_caller_is_told_when_the_one_before_commits() {
+    let (mut process, first) = Process::trying("first");
+    process.wants_to_take("second", Some(5 * SECOND));
+    process.wants_to_take("third", Some(5 * SECOND));
+    assert!(process.has_taken(&first, 7));
+    let ownership = process.ownership.clone().unwrap();
+    let (closes, said) = process.step(|machine, env| machine.close(env, &ownership));
+    assert!(closes.is_ok());
+    assert_eq!(said, ["second may take soon"]);
+    let second = process.given();
+    assert_eq!(process.comes_back(second, true), [""; 0]);
+    assert_eq!(process.is_over(), ["second may take"]);
+}
+
+/// A caller whose connection comes late does not stop the others, and keeps its place.
+#[test]
+fn a_caller_that_was_told_and_is_not_back_is_passed_over() {
+    let (mut process, first) = Process::trying("first");
+    process.wants_to_take("second", Some(5 * SECOND));
+    process.wants_to_take("third", Some(5 * SECOND));
+    assert!(process.has_taken(&first, 7));
+    let ownership = process.ownership.clone().unwrap();
+    let (closes, _) = process.step(|machine, env| machine.close(env, &ownership));
+    assert!(closes.is_ok());
+    let second = process.given();
+    assert_eq!(process.is_over(), ["third may take"]);
+    let third = process.given();
+    assert_eq!(process.comes_back(second, true), [""; 0]);
+    // It is told once only, so that it is not late each time.
+    assert!(process.has_taken(&third, 8));
+    let ownership = process.ownership.clone().unwrap();
+    let (closes, said) = process.step(|machine, env| machine.close(env, &ownership));
+    assert!(closes.is_ok());
+    assert_eq!(said, [""; 0]);
+    assert_eq!(process.is_over(), ["second may take"]);
+}
+
+/// Whoever may not take again at once need not get a connection.
+#[test]
+fn nobody_is_told_when_the_process_is_about_to_stand_back() {
+    let (mut process, first) = Process::trying("first");
+    process.wants_to_take("second", Some(5 * SECOND));
+    process.now = process.now + Duration::from_millis(401);
+    assert!(process.has_taken(&first, 7));
+    let ownership = process.ownership.clone().unwrap();
+    let (closes, said) = process.step(|machine, env| machine.close(env, &ownership));
+    assert!(closes.is_ok());
+    assert_eq!(said, [""; 0]);
 }

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use super::take::identity;
 use super::{NO_SUCCESSOR, NOW, Notify, open, tell_freed};
 use crate::store::sql_row::COLUMNS;
 
@@ -10,6 +9,16 @@ use crate::store::sql_row::COLUMNS;
 pub(super) fn rows(table: &str) -> String {
     let identity = identity("t.tableoid");
     format!("SELECT {COLUMNS}, {NOW}, {identity} FROM {table} t WHERE t.lock_key = ANY($1)")
+}
+
+/// Which table on which server: of each answer that a transaction gives, and of each that the store's own sessions
+/// give. The server's start tells it from a copy of it.
+pub(super) fn identity(table_oid: &str) -> String {
+    let times = operator("*");
+    format!(
+        "pg_catalog.concat({table_oid}, ' ', (pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time())
+        {times} 1000000::double precision)::bigint, ' ', pg_catalog.current_database())"
+    )
 }
 
 /// Parameters: key. The last column is [`open::transaction`].

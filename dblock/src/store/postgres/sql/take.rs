@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::rest::{limit_idling, operator};
+use super::rest::{identity, limit_idling, operator};
 use super::{NO_SUCCESSOR, NOW, WITHOUT_FLUSH};
 
 /// The first word of the answer when the transaction has written the row. The token, the transaction's id, and the
@@ -21,16 +21,6 @@ pub(in super::super) const SKIPPED: &str = "skipped";
 /// There is no row.
 pub(in super::super) const ABSENT: &str = "absent";
 
-/// Which table on which server: of each answer that a transaction gives, and of each that the store's own sessions
-/// give. The server's start tells it from a copy of it.
-pub(super) fn identity(table_oid: &str) -> String {
-    let times = operator("*");
-    format!(
-        "pg_catalog.concat({table_oid}, ' ', (pg_catalog.date_part('epoch', pg_catalog.pg_postmaster_start_time())
-        {times} 1000000::double precision)::bigint, ' ', pg_catalog.current_database())"
-    )
-}
-
 /// `$1` key, `$2` lease, `$3` owner, `$4` holder, as text. Returns one row.
 ///
 /// A plain read shows whether the row can be taken. Only then is it locked, by its key alone: so a row that was
@@ -38,8 +28,7 @@ pub(super) fn identity(table_oid: &str) -> String {
 /// must end the transaction, or the holder's own requests would be skipped.
 pub(in super::super) fn take(table: &str, idle_limit: Option<Duration>) -> String {
     let [eq, lt, gt, minus] = ["=", "<", ">", "-"].map(operator);
-    let limited = limit_idling(idle_limit);
-    let identity = identity("t.tableoid");
+    let (taken, values) = (taken(idle_limit), values("l.now"));
     format!(
         "WITH seen AS MATERIALIZED (
     SELECT reentrant_count, fence_ceiling {minus} {NOW} AS ahead FROM {table} WHERE lock_key {eq} $1::pg_catalog.text
@@ -50,13 +39,9 @@ pub(in super::super) fn take(table: &str, idle_limit: Option<Duration>) -> Strin
 ), timed AS MATERIALIZED (
     SELECT *, {NOW} AS now FROM locked
 ), written AS (
-    UPDATE {table} t SET lock_owner = $3::pg_catalog.text::pg_catalog.uuid, expire_at = l.now,
-        lease_id = $2::pg_catalog.text::pg_catalog.uuid, fence_token = l.now, fence_ceiling = l.now, acquired_at = l.now,
-        holder = $4::pg_catalog.text, revoked = false, {NO_SUCCESSOR}
+    UPDATE {table} t SET {values}
     FROM timed l WHERE t.ctid {eq} l.ctid AND l.reentrant_count {eq} 0 AND l.fence_ceiling {lt} l.now
-    RETURNING pg_catalog.concat(CASE WHEN t.xmin {eq} pg_catalog.pg_current_xact_id()::pg_catalog.xid
-        THEN '{TAKEN}' ELSE '{TAKEN_BELOW_SAVEPOINT}' END, ' ', t.fence_token, ' ', pg_catalog.pg_current_xact_id(), ' ',
-        {identity}, pg_catalog.left({limited}, 0)) AS answer
+    RETURNING {taken} AS answer
 )
 SELECT coalesce(
     (SELECT answer FROM written),
@@ -64,6 +49,44 @@ SELECT coalesce(
     (SELECT CASE WHEN reentrant_count {gt} 0 THEN '{HELD}'
         WHEN ahead {lt} 0 THEN '{SKIPPED}' ELSE pg_catalog.concat('{AHEAD} ', ahead) END FROM seen),
     '{ABSENT}')"
+    )
+}
+
+/// As [`take`], for a transaction that ends at once where this returns no row: so it may have locked a row that it
+/// has not written. A third cheaper, because it says nothing of a row that cannot be taken.
+pub(in super::super) fn take_free(table: &str, idle_limit: Option<Duration>) -> String {
+    let [eq, lt] = ["=", "<"].map(operator);
+    let taken = taken(idle_limit);
+    let values = values("l.now");
+    // The clock is read for a row that is locked: OFFSET keeps the two apart.
+    format!(
+        "UPDATE {table} t SET {values}
+FROM (
+    SELECT free.ctid, {NOW} AS now FROM (
+        SELECT ctid FROM {table} WHERE lock_key {eq} $1::pg_catalog.text AND reentrant_count {eq} 0 AND fence_ceiling {lt} {NOW}
+        FOR UPDATE SKIP LOCKED
+    ) free OFFSET 0
+) l WHERE t.ctid {eq} l.ctid AND t.fence_ceiling {lt} l.now
+RETURNING {taken}"
+    )
+}
+
+/// What a take writes at this time: see [`take`].
+fn values(now: &str) -> String {
+    format!(
+        "lock_owner = $3::pg_catalog.text::pg_catalog.uuid, lease_id = $2::pg_catalog.text::pg_catalog.uuid,
+        holder = $4::pg_catalog.text, expire_at = {now}, fence_token = {now}, fence_ceiling = {now}, acquired_at = {now},
+        revoked = false, {NO_SUCCESSOR}"
+    )
+}
+
+/// The answer of a take that has written the row.
+fn taken(idle_limit: Option<Duration>) -> String {
+    let (eq, limited, identity) = (operator("="), limit_idling(idle_limit), identity("t.tableoid"));
+    format!(
+        "pg_catalog.concat(CASE WHEN t.xmin {eq} pg_catalog.pg_current_xact_id()::pg_catalog.xid
+        THEN '{TAKEN}' ELSE '{TAKEN_BELOW_SAVEPOINT}' END, ' ', t.fence_token, ' ', pg_catalog.pg_current_xact_id(), ' ',
+        {identity}, pg_catalog.left({limited}, 0))"
     )
 }
 
