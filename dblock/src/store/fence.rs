@@ -5,6 +5,11 @@
 mod error;
 mod over_sqlx;
 mod statement;
+#[cfg_attr(
+    not(any(feature = "postgres", feature = "mysql")),
+    allow(dead_code, reason = "SQLite takes no keys")
+)]
+pub(crate) mod take;
 
 use std::fmt;
 use std::future::ready;
@@ -19,6 +24,7 @@ pub(crate) use self::over_sqlx::{begin_failed, commit};
 pub use self::statement::FenceStatement;
 #[cfg(feature = "postgres")]
 pub(crate) use self::statement::{filled, literal};
+pub(crate) use self::take::{NotTaken, Take, Took};
 use super::{Store, StoreError, StoreErrorKind, StoreFuture};
 use crate::Key;
 
@@ -221,57 +227,6 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
 /// What tells a transaction from those that come after it on its connection, for [`Dialect::commit`]: empty where
 /// that needs nothing.
 pub(crate) type TransactionId = String;
-
-/// What a transaction writes that takes a key.
-#[derive(Debug)]
-#[cfg_attr(
-    not(any(feature = "postgres", feature = "mysql")),
-    allow(dead_code, reason = "SQLite takes no keys")
-)]
-pub(crate) struct Take<'a> {
-    pub(crate) source: &'a FenceSource,
-    pub(crate) key: &'a Key,
-    pub(crate) lease_id: Uuid,
-    pub(crate) owner: Uuid,
-    pub(crate) holder: &'a str,
-    /// The transaction is ours: where it takes nothing, it is rolled back at once.
-    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
-    pub(crate) own: bool,
-}
-
-/// The answer to a [`Take`].
-#[derive(Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(any(feature = "postgres", feature = "mysql")),
-    allow(dead_code, reason = "SQLite takes no keys")
-)]
-pub(crate) enum Took {
-    Taken {
-        fence_token: i64,
-        transaction: TransactionId,
-        /// That of the table which the transaction has written.
-        identity: String,
-    },
-    /// Nothing is locked.
-    Nothing(NotTaken),
-    /// The transaction has the row locked, and must end: else the holder's own requests would be skipped.
-    MustEnd,
-}
-
-#[derive(Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(any(feature = "postgres", feature = "mysql")),
-    allow(dead_code, reason = "SQLite takes no keys")
-)]
-pub(crate) enum NotTaken {
-    /// There is no row, or the transaction's snapshot has none.
-    Absent,
-    Held,
-    /// Another transaction or statement has it locked.
-    Skipped,
-    /// The row's ceiling is so far ahead of the clock: a token would not be above it.
-    Ahead(Duration),
-}
 
 /// The identity of the lock table, as the store's own sessions have read it last: of which table on which server
 /// they speak. A transaction that takes a key must be on the same: it would not see a lease elsewhere.

@@ -52,6 +52,13 @@ struct Series {
     until: Time,
 }
 
+impl Series {
+    /// Whether the process stands back when it ends at this time.
+    fn is_long(&self, until: Time) -> bool {
+        until.since(self.since) > TAKES_FOR
+    }
+}
+
 #[derive(Debug)]
 pub(super) struct Turns {
     state: State,
@@ -93,13 +100,8 @@ impl Turns {
             State::Took(_) => return None,
             State::Nobody => self.series.as_ref().map(|series| series.until)?,
         };
-        Some(
-            over + if self.stands_back() {
-                STANDS_BACK_FOR
-            } else {
-                REMEMBERED_FOR
-            },
-        )
+        let back = self.stands_back();
+        Some(over + if back { STANDS_BACK_FOR } else { REMEMBERED_FOR })
     }
 
     /// A caller of this process tries to take the key.
@@ -109,14 +111,14 @@ impl Turns {
 
     /// The process leaves the key to others.
     pub(super) fn stands_back(&self) -> bool {
-        let long = |series: &Series| series.until.since(series.since) > TAKES_FOR;
+        let long = |series: &Series| series.is_long(series.until);
         matches!(self.state, State::Nobody) && self.series.as_ref().is_some_and(long)
     }
 
     /// Whether the caller with this number is to be told that its turn comes soon: the key was taken, and when that
     /// ends, the next turn is given at once. It counts as told from here on.
     pub(super) fn tells(&mut self, number: u64, now: Time) -> bool {
-        let long = |series: &Series| now.since(series.since) > TAKES_FOR;
+        let long = |series: &Series| series.is_long(now);
         let at_once = self.none_before.is_none() && !self.series.as_ref().is_some_and(long);
         let tells = matches!(self.state, State::Took(_)) && at_once && self.told != Some(number);
         if tells {

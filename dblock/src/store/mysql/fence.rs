@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::{error, sql};
 use crate::store::fence::{
-    Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, NotTaken, ReadsRelease, Take,
-    Took, TransactionId, time_left, unreadable,
+    Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease, Take, Took,
+    TransactionId, time_left, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -151,27 +151,18 @@ const ELSEWHERE: &str = "";
 /// The name of no session.
 const NO_SESSION: &str = "dblock";
 
-/// Reads the answer of [`sql::take`], which was asked for this session.
+/// Reads the answer of [`sql::take`], which was asked for this session: the token, and whether that session is on
+/// the transaction's server.
 fn took(answer: &str, session: Option<String>) -> Result<Took, StoreError> {
-    let (word, rest) = answer.split_once(' ').unwrap_or((answer, ""));
-    let nothing = match word {
-        sql::TAKEN => {
-            let (token, is_here) = rest.split_once(' ').ok_or_else(|| unreadable(answer))?;
-            let session = session.filter(|_| is_here == "1");
-            return Ok(Took::Taken {
-                fence_token: token.parse().map_err(|_| unreadable(answer))?,
-                transaction: TransactionId::new(),
-                identity: session.unwrap_or_else(|| ELSEWHERE.to_owned()),
-            });
-        }
-        sql::LOCKED => return Ok(Took::MustEnd),
-        sql::ABSENT => NotTaken::Absent,
-        sql::HELD => NotTaken::Held,
-        sql::SKIPPED => NotTaken::Skipped,
-        sql::AHEAD => NotTaken::Ahead(time_left(rest)?),
-        _ => return Err(unreadable(answer)),
-    };
-    Ok(Took::Nothing(nothing))
+    Took::read(answer, |rest| {
+        let (token, is_here) = rest.split_once(' ')?;
+        let session = session.filter(|_| is_here == "1");
+        Some(Took::Taken {
+            fence_token: token.parse().ok()?,
+            transaction: TransactionId::new(),
+            identity: session.unwrap_or_else(|| ELSEWHERE.to_owned()),
+        })
+    })
 }
 
 async fn release(connection: &mut dyn FenceConnection, check: &FenceCheck<'_>) -> Result<bool, StoreError> {

@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 
 use crate::Key;
 use crate::store::clock::micros;
+use crate::store::fence::take::{ABSENT, AHEAD, HELD, LOCKED, SKIPPED, TAKEN};
 use crate::store::sql_row::COLUMNS;
 use crate::store::{InspectFilter, LockRow};
 
@@ -203,20 +204,6 @@ pub(super) fn reads_release(table: &str) -> String {
          WHERE lock_key = $1 FOR UPDATE SKIP LOCKED"
     )
 }
-
-/// The first word of the answer of [`take`] when the transaction has written the row. The token follows, and whether
-/// a session of the store's is on this server.
-pub(super) const TAKEN: &str = "taken";
-/// The transaction has locked the row, which is not what it looked like, and has not written it.
-pub(super) const LOCKED: &str = "locked";
-/// Another owner holds the key.
-pub(super) const HELD: &str = "held";
-/// The row's ceiling is not in the past. By how many µs it is ahead follows.
-pub(super) const AHEAD: &str = "ahead";
-/// Another transaction or statement has locked the row.
-pub(super) const SKIPPED: &str = "skipped";
-/// There is no row, or a read of it would lock it.
-pub(super) const ABSENT: &str = "absent";
 
 /// The isolation level of the user's session.
 const ISOLATION: &str = "/*M!100300 @@tx_isolation*//*!80000 @@transaction_isolation*/";

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{error, sql};
 use crate::store::fence::{
-    Database, Dialect, DriverError, FenceCheck, FenceConnection, NotTaken, ReadsRelease, Take, Took,
-    TransactionId, time_left, unreadable,
+    Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, Take, Took, TransactionId,
+    time_left, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -141,26 +141,17 @@ impl Dialect for Postgres {
 }
 
 fn took(answer: &str) -> Result<Took, StoreError> {
-    let (word, rest) = answer.split_once(' ').unwrap_or((answer, ""));
-    let nothing = match word {
-        sql::TAKEN => {
-            let mut rest = rest.splitn(3, ' ');
-            let mut next = || rest.next().ok_or_else(|| unreadable(answer));
-            return Ok(Took::Taken {
-                fence_token: next()?.parse().map_err(|_| unreadable(answer))?,
-                transaction: next()?.to_owned(),
-                identity: next()?.to_owned(),
-            });
-        }
-        sql::TAKEN_BELOW_SAVEPOINT => return Err(below_savepoint("take it")),
-        sql::LOCKED => return Ok(Took::MustEnd),
-        sql::ABSENT => NotTaken::Absent,
-        sql::HELD => NotTaken::Held,
-        sql::SKIPPED => NotTaken::Skipped,
-        sql::AHEAD => NotTaken::Ahead(time_left(rest)?),
-        _ => return Err(unreadable(answer)),
-    };
-    Ok(Took::Nothing(nothing))
+    if answer.split(' ').next() == Some(sql::TAKEN_BELOW_SAVEPOINT) {
+        return Err(below_savepoint("take it"));
+    }
+    Took::read(answer, |rest| {
+        let mut rest = rest.splitn(3, ' ');
+        Some(Took::Taken {
+            fence_token: rest.next()?.parse().ok()?,
+            transaction: rest.next()?.to_owned(),
+            identity: rest.next()?.to_owned(),
+        })
+    })
 }
 
 /// Rolled back to the savepoint, the transaction would go on without the lock.

@@ -4,22 +4,10 @@ use std::time::Duration;
 
 use super::rest::{identity, limit_idling, operator};
 use super::{NO_SUCCESSOR, NOW, WITHOUT_FLUSH};
+use crate::store::fence::take::{ABSENT, AHEAD, HELD, LOCKED, SKIPPED, TAKEN};
 
-/// The first word of the answer when the transaction has written the row. The token, the transaction's id, and the
-/// [`identity`] of the table follow.
-pub(in super::super) const TAKEN: &str = "taken";
-/// As [`TAKEN`], by a part of the transaction that a savepoint can take back.
+/// The first word of the answer instead of [`TAKEN`], by a part of the transaction that a savepoint can take back.
 pub(in super::super) const TAKEN_BELOW_SAVEPOINT: &str = "savepoint";
-/// The transaction has locked the row, which is not what it looked like, and has not written it.
-pub(in super::super) const LOCKED: &str = "locked";
-/// Another owner holds the key.
-pub(in super::super) const HELD: &str = "held";
-/// The row's ceiling is not in the past. By how many µs it is ahead follows.
-pub(in super::super) const AHEAD: &str = "ahead";
-/// Another transaction or statement has locked the row.
-pub(in super::super) const SKIPPED: &str = "skipped";
-/// There is no row.
-pub(in super::super) const ABSENT: &str = "absent";
 
 /// `$1` key, `$2` lease, `$3` owner, `$4` holder, as text. Returns one row.
 ///
@@ -80,7 +68,8 @@ fn values(now: &str) -> String {
     )
 }
 
-/// The answer of a take that has written the row.
+/// The answer of a take that has written the row: the token, the transaction's id, and the [`identity`] of the table
+/// follow the first word.
 fn taken(idle_limit: Option<Duration>) -> String {
     let (eq, limited, identity) = (operator("="), limit_idling(idle_limit), identity("t.tableoid"));
     format!(
