@@ -9,7 +9,7 @@
 //! - `asking` says when to ask for one, and keeps this process's place as successor.
 //! - `queue` holds the callers of this process, and is fair to other processes.
 //! - `abandoned` holds acquires whose answer nobody takes any more.
-//! - `turns` lets one caller after the other try to take the key in a transaction of its own.
+//! - `turns` lets a caller that is alone try to take the key in a transaction of its own.
 //! - `entering` gives a lease that comes to this process to a caller, or tells callers that they do not get one.
 //! - `requests` says which request goes next, what its answer means, and what is still to be done.
 
@@ -180,7 +180,12 @@ impl<A, C> Machine<A, C> {
         self.during(env, |machine, env| {
             machine.ask_for(&call);
             let since = env.now;
-            machine.queue.push(Waiter { call, since, to })
+            let takes = call.takes && machine.may_take(since);
+            let number = machine.queue.push(Waiter { call, since, to });
+            if takes {
+                machine.give_turn(number, env);
+            }
+            number
         })
     }
 
@@ -194,18 +199,16 @@ impl<A, C> Machine<A, C> {
 
     // ── Takes ────────────────────────────────────────────────────────────────────────────────────────
 
-    /// The turn is over: dropped, or passed to the next caller because no connection was to be had. Does
-    /// nothing if it is over already.
+    /// The turn was dropped. Does nothing if it is over already.
     pub fn end_turn(&mut self, env: &mut Env<'_>, number: u64) {
         self.during(env, |machine, _| {
             machine.turns.end(number);
         });
     }
 
-    /// The caller comes back to its place in the queue: its number is still its own. `call.takes` is true for
-    /// a caller that tries again. It is false for a caller whose take failed and that now wants a lease. Its
-    /// turn is over. No caller gets a turn before `no_turns_for` has passed: the row's ceiling is ahead of
-    /// the clock by that much.
+    /// The caller has not taken the key, and comes back to its place in the queue for a lease: its number is
+    /// still its own. Its turn is over. No caller gets a turn before `no_turns_for` has passed: the row's
+    /// ceiling is ahead of the clock by that much.
     pub fn come_back(
         &mut self,
         env: &mut Env<'_>,
@@ -327,11 +330,9 @@ impl<A, C> Machine<A, C> {
     /// A write that ends the owner's last hold is on its way. No hold is added from now on. Refused while
     /// there is a second hold.
     pub fn close(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>) -> Result<(), NotClosed> {
-        self.during(env, |machine, env| {
+        self.during(env, |machine, _| {
             let held = machine.own_lease(ownership).map_err(NotClosed::Over)?;
-            held.close(ownership)?;
-            machine.announce_turn(env);
-            Ok(())
+            held.close(ownership)
         })
     }
 
@@ -533,7 +534,6 @@ impl<A, C> Machine<A, C> {
         if self.held.is_none() && self.on_its_way.is_none() {
             self.enter_after_wake_up(env);
             self.give_up_places(now);
-            self.give_turn(env);
         }
     }
 

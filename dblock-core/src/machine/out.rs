@@ -38,8 +38,6 @@ pub enum Reply<A, C> {
     Granted(Waiter<A>, Arc<Ownership>),
     /// The caller may try to take the key in its transaction.
     Turn(Waiter<A>, Turn),
-    /// It is soon the caller's turn: it gets its connection now, and comes back with that.
-    Soon(Waiter<A>, Turn),
     Refused(Waiter<A>, Refusal),
     /// Whether the store has confirmed what the caller did.
     Confirmed(C, Result<(), Unconfirmed>),

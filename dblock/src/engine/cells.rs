@@ -23,8 +23,6 @@ use crate::store::RecordChange;
 pub(super) enum Given {
     Lock(Arc<Ownership>),
     Turn(Turn),
-    /// It is soon its turn.
-    Soon(Turn),
 }
 
 /// The answers to callers. A caller drops the `Resuming` as soon as it runs again.

@@ -21,8 +21,6 @@ pub(crate) enum Entered {
     Hold(Hold),
     /// Only for a caller that [takes](Call::takes).
     Turn(TurnToTake),
-    /// As `Turn`: it is not its turn yet, and is when it comes [back](TurnToTake::again) with its connection.
-    Soon(TurnToTake),
 }
 
 /// A caller's turn to take a key in its transaction. Until it is over, no other caller of this process tries.
@@ -71,37 +69,23 @@ impl TurnToTake {
         &self.call
     }
 
-    /// The next caller goes on, because this one has no connection. It can come [`again`](Self::again).
-    pub(crate) fn pass(&self) {
+    fn end(&self) {
         let number = self.turn.number;
         self.engine
             .shared
             .step(&self.cell, |machine, env| machine.end_turn(env, number));
     }
 
-    /// Waits for the next turn, in the caller's own place.
-    pub(crate) async fn again(self) -> Result<Entered, LockError> {
-        let call = Arc::clone(&self.call);
-        self.come_back(call, Duration::ZERO).await
-    }
-
     /// Waits for a lease, in the caller's own place. No caller takes the key before `no_turns_for` has passed.
-    pub(crate) async fn for_lease(self, no_turns_for: Duration) -> Result<Hold, LockError> {
+    pub(crate) async fn for_lease(mut self, no_turns_for: Duration) -> Result<Hold, LockError> {
         let mut call = (*self.call).clone();
         call.takes = false;
-        match self.come_back(Arc::new(call), no_turns_for).await? {
-            Entered::Hold(hold) => Ok(hold),
-            // It does not take, so it gets none.
-            Entered::Turn(turn) | Entered::Soon(turn) => Box::pin(turn.for_lease(Duration::ZERO)).await,
-        }
-    }
-
-    async fn come_back(mut self, call: Arc<Call>, no_turns_for: Duration) -> Result<Entered, LockError> {
+        let call = Arc::new(call);
         let (to, answer) = oneshot::channel();
         let (number, since, asks) = (self.turn.number, self.since, Arc::clone(&call));
         self.open = false;
         if let Some(refused) = self.engine.refuses(&call, &self.site, self.cell.key()) {
-            self.pass();
+            self.end();
             return Err(refused);
         }
         let engine = self.engine.clone();
@@ -110,10 +94,10 @@ impl TurnToTake {
         });
         if came.is_none() {
             // Nobody wanted the key any more, so it was forgotten.
-            return engine.acquire_or_turn(&self.cell.key().clone(), call).await;
+            return engine.acquire(&self.cell.key().clone(), call).await;
         }
         let mut asked = Asked::new(&engine, Arc::clone(&self.cell), Some(number), answer, call, since);
-        asked.entered().await
+        asked.hold().await
     }
 
     /// The transaction has taken the key with this token. Gives the turn back when it was over before: then the
@@ -138,7 +122,7 @@ impl Drop for TurnToTake {
         if self.open {
             let waited = self.engine.now().since(self.since);
             self.site.acquire_ended(AcquireOutcome::Dropped, waited);
-            self.pass();
+            self.end();
         }
     }
 }
@@ -148,9 +132,8 @@ impl Asked<'_> {
     pub(super) async fn hold(&mut self) -> Result<Hold, LockError> {
         match self.given().await? {
             Given::Lock(ownership) => Ok(self.held(ownership)),
-            Given::Turn(turn) | Given::Soon(turn) => {
-                Box::pin(self.to_take(turn).for_lease(Duration::ZERO)).await
-            }
+            // Only a call that takes gets one.
+            Given::Turn(turn) => Box::pin(self.to_take(turn).for_lease(Duration::ZERO)).await,
         }
     }
 
@@ -159,7 +142,6 @@ impl Asked<'_> {
         Ok(match self.given().await? {
             Given::Lock(ownership) => Entered::Hold(self.held(ownership)),
             Given::Turn(turn) => Entered::Turn(self.to_take(turn)),
-            Given::Soon(turn) => Entered::Soon(self.to_take(turn)),
         })
     }
 

@@ -8,7 +8,7 @@ use crate::LockOptions;
 use crate::engine::{EngineHandle, Hold, Lease};
 #[cfg(feature = "run_once")]
 use crate::store::fence::Completion;
-use crate::store::fence::{self, FenceConnection, TransactionId};
+use crate::store::fence::{self, DriverError, FenceConnection, PoolId, TransactionId};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::{LockError, LostReason};
 
@@ -32,6 +32,32 @@ fn no_hold_min() -> LockError {
 pub(crate) fn is_kept_at_once(hold: &Hold) -> bool {
     let source = hold.engine().fence_source(hold.lease().key());
     source.is_none_or(|source| !source.dialect.has_one_writer())
+}
+
+/// How a lock with a lease ends with a transaction of its own.
+pub(crate) enum Keeps {
+    /// The transaction writes the release before the body runs, and keeps the key from then on.
+    AtOnce,
+    /// The release is its last statement.
+    AtTheEnd,
+    /// The lease goes on, and is checked in the message of the commit. So it can be handed over without the store.
+    ByLease,
+}
+
+/// The lease goes on only where the commit's check is no surprise: the pool is known to be of the lock's database, and
+/// a statement of its transactions sees what others wrote since they began.
+pub(crate) fn keeps(hold: &Hold, options: &LockOptions, pool: PoolId) -> Keeps {
+    if !is_kept_at_once(hold) {
+        return Keeps::AtTheEnd;
+    }
+    let lease = hold.lease();
+    let source = hold.engine().fence_source(lease.key());
+    let is_known = source.is_some_and(|source| source.pools.may_check_last(pool));
+    if options.renew && lease.hold_count() == 1 && !lease.is_kept_in_transaction() && is_known {
+        Keeps::ByLease
+    } else {
+        Keeps::AtOnce
+    }
 }
 
 /// Writes the end of locks of one engine into the transaction, which keeps the keys from here on. After a
@@ -152,6 +178,7 @@ pub(crate) async fn commit<DB>(
     hold: &Hold,
     transaction: Transaction<'static, DB>,
     id: Option<&TransactionId>,
+    pool: PoolId,
 ) -> Result<(), LockError>
 where
     DB: sqlx::Database,
@@ -164,19 +191,78 @@ where
     } else if !lease.close() {
         // Dropping the transaction rolls it back, which frees the key too.
         lease.end_as_gone();
-        let message = "the lock has another hold still, as a task that has inherited it: the commit would free the key beside \
-                       it. Nothing was committed: await such tasks in the body";
-        return Err(failed(lease, StoreError::new(StoreErrorKind::Other, message)));
+        return Err(other_hold(lease));
     }
-    let check = check_of(lease, hold.engine())?;
-    let committed = fence::commit(check.source.dialect, transaction, id).await;
+    let source = check_of(lease, hold.engine())?.source;
+    let statement = source.dialect.commit(id).map(|text| source.message(&text, []));
+    let committed = fence::commit(source.dialect, transaction, statement).await;
     committed
         .map_err(|error| failed(lease, error))?
-        .map_err(|error| {
-            // Never taken for a conflict: what the body has committed by itself would be done again.
-            let message = "the transaction that keeps the lock was over before its commit: the body ended it, as some \
-                           statements of MySQL do, or swallowed an error that ended it. What it did until then may stand: \
-                           look at the data before you repeat the call";
-            failed(lease, StoreError::new(StoreErrorKind::Other, message).with_source(error))
-        })
+        .map_err(|error| over(lease, error))?;
+    source.pools.saw_the_lock_end(pool);
+    Ok(())
+}
+
+/// Commits the transaction of a lock whose lease goes on, unless that is over: until the transaction has ended, the
+/// check in the message of the commit keeps others from the key.
+pub(crate) async fn commit_by_lease<DB>(
+    hold: &Hold,
+    mut transaction: Transaction<'static, DB>,
+    pool: PoolId,
+) -> Result<(), LockError>
+where
+    DB: sqlx::Database,
+    Transaction<'static, DB>: FenceConnection,
+{
+    let lease = hold.lease();
+    lease.check()?;
+    if !lease.close() {
+        return Err(other_hold(lease));
+    }
+    let check = check_of(lease, hold.engine())?;
+    let source = check.source;
+    let with_check = source.dialect.commit_by_lease(&source.table).map(|text| {
+        let [key, lease_id, _] = check.values();
+        source.message(&text, [key, lease_id])
+    });
+    let committed = async {
+        let statement = if with_check.is_some() {
+            with_check
+        } else {
+            verify([lease], hold.engine(), &mut transaction).await?;
+            source.dialect.commit(None).map(|text| source.message(&text, []))
+        };
+        let committed = fence::commit(source.dialect, transaction, statement).await;
+        committed.map_err(|error| failed(lease, error))
+    };
+    match committed.await {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) if source.dialect.lease_was_over(&error) => Err(refused(lease, hold.engine()).await),
+        Ok(Err(error)) => Err(over(lease, error)),
+        Err(error) => {
+            if matches!(&error, LockError::Store { source, .. } if source.kind() == StoreErrorKind::Conflict)
+            {
+                source.pools.saw_a_conflict(pool);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// The commit would end the lock beside another hold, or the hold would outlive the work that it was for.
+fn other_hold(lease: &Lease) -> LockError {
+    let message = "the lock has another hold still, as a task that has inherited it: the commit would free the key beside \
+                   it. Nothing was committed: await such tasks in the body";
+    failed(lease, StoreError::new(StoreErrorKind::Other, message))
+}
+
+fn over(lease: &Lease, error: DriverError) -> LockError {
+    // Never taken for a conflict: what the body has committed by itself would be done again.
+    let message = "the transaction that keeps the lock was over before its commit: the body ended it, as some \
+                   statements of MySQL do, or swallowed an error that ended it. What it did until then may stand: \
+                   look at the data before you repeat the call";
+    failed(
+        lease,
+        StoreError::new(StoreErrorKind::Other, message).with_source(error),
+    )
 }

@@ -1,6 +1,5 @@
 //! Locks that end with a transaction.
 
-use std::pin::pin;
 use std::slice::from_ref;
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use crate::LockError;
 use crate::LockOptions;
 use crate::body;
 use crate::engine::{Entered, Hold, STORE_TIMEOUT, TurnToTake};
-use crate::fence::{self, FenceConnection};
+use crate::fence::{self, FenceConnection, Keeps};
 use crate::store::fence::{FenceSource, NotTaken, Take, Took, TransactionId};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::transaction::{LockedTransaction, begin_with};
@@ -24,11 +23,8 @@ use dblock_core::Wait;
 /// How long a transaction may take to begin where less of `wait` is left.
 const BEGINNING: Duration = Duration::from_secs(1);
 
-/// How long a caller waits for a connection before the next one has its turn.
+/// How long a caller waits for a connection to take the key with. Then it waits for a lease.
 const CONNECTING: Duration = Duration::from_millis(50);
-
-/// How long a caller that has its connection keeps it while others have their turns.
-const NEXT_TURN: Duration = Duration::from_millis(5);
 
 /// How long a take may last.
 const TAKING: Duration = Duration::from_millis(2500);
@@ -160,12 +156,19 @@ impl LockBuilder<'_> {
                 return Err(error);
             }
         };
-        let id = match &kept {
+        let by_lease = matches!(kept, Kept::ByLease);
+        let id = match kept {
+            Kept::ByLease => None,
             Kept::AtTheEnd => fence::keep(from_ref(&hold), &mut transaction).await?,
-            Kept::Taken(id) => Some(id.clone()),
-            Kept::AtOnce(id) => id.clone(),
+            Kept::Taken(id) => Some(id),
+            Kept::AtOnce(id) => id,
         };
-        fence::commit(&hold, transaction, id.as_ref()).await?;
+        let pool = pool_id(pool);
+        if by_lease {
+            fence::commit_by_lease(&hold, transaction, pool).await?;
+        } else {
+            fence::commit(&hold, transaction, id.as_ref(), pool).await?;
+        }
         drop(ends_others);
         if hold.lease().is_kept_in_transaction() {
             hold.transaction_over();
@@ -189,6 +192,8 @@ enum Kept {
     Taken(TransactionId),
     /// It has written the end of the lease. Without an id an outer hold goes on.
     AtOnce(Option<TransactionId>),
+    /// Not at all: the lease goes on, and is checked in the message of the commit.
+    ByLease,
     /// The end of the lease is its last statement.
     AtTheEnd,
 }
@@ -207,6 +212,11 @@ enum Tried {
     },
 }
 
+/// Tells a pool from the others.
+fn pool_id<DB: sqlx::Database>(pool: &Pool<DB>) -> usize {
+    std::ptr::from_ref(pool.options()).addr()
+}
+
 impl LockManager {
     /// Begins a transaction that takes the key, or that keeps a lock which was acquired before.
     async fn open<DB>(
@@ -222,10 +232,12 @@ impl LockManager {
         let began = self.begins(options);
         self.check(options)?;
         let opens = async {
-            let takes = self.shared.engine.source_to_take(key).is_some();
+            // Whoever waits for the pool acquires a lease meanwhile, together with the others that wait.
+            let has_room = pool.num_idle() > 0 || pool.size() < pool.options().get_max_connections();
+            let takes = has_room && self.shared.engine.source_to_take(key).is_some();
             let hold = match self.enter_or_turn(key, options, began, takes).await? {
                 Entered::Hold(hold) => hold,
-                turn => match self.take(key, turn, began, pool).await? {
+                Entered::Turn(turn) => match self.take(key, turn, began, pool).await? {
                     Ok(opened) => return Ok(opened),
                     Err(hold) => hold,
                 },
@@ -233,10 +245,10 @@ impl LockManager {
             let begins = begin_with(pool, fence::begins_with(&hold));
             let opened = self.with_connection(began, begins).await;
             let mut transaction = opened.map_err(|error| LockError::store_of(key, error))?;
-            let kept = if fence::is_kept_at_once(&hold) {
-                Kept::AtOnce(fence::keep_at_once(&hold, &mut transaction).await?)
-            } else {
-                Kept::AtTheEnd
+            let kept = match fence::keeps(&hold, options, pool_id(pool)) {
+                Keeps::AtOnce => Kept::AtOnce(fence::keep_at_once(&hold, &mut transaction).await?),
+                Keeps::AtTheEnd => Kept::AtTheEnd,
+                Keeps::ByLease => Kept::ByLease,
             };
             Ok(Opened {
                 transaction,
@@ -273,7 +285,7 @@ impl LockManager {
     async fn take<DB>(
         &self,
         key: &Key,
-        mut entered: Entered,
+        turn: TurnToTake,
         began: Began,
         pool: &Pool<DB>,
     ) -> Result<Result<Opened<DB>, Hold>, LockError>
@@ -281,93 +293,44 @@ impl LockManager {
         DB: sqlx::Database,
         Transaction<'static, DB>: FenceConnection,
     {
-        let failed = |error| LockError::store_of(key, error);
-        // What the caller has come back with.
-        let mut brought = None;
-        loop {
-            let (turn, is_early) = match entered {
-                Entered::Hold(hold) => return Ok(Err(hold)),
-                Entered::Turn(turn) => (turn, false),
-                Entered::Soon(turn) => (turn, true),
-            };
-            let former = brought.take();
-            let Some(source) = self.shared.engine.source_to_take(key) else {
-                drop(former);
-                return turn.for_lease(Duration::ZERO).await.map(Err);
-            };
-            if is_early && former.is_none() && pool.num_idle() == 0 {
-                // The connection of the one before would come too late, and be kept from the next one.
-                entered = turn.again().await?;
-                continue;
-            }
-            let mut begins = pin!(async {
-                match former {
-                    Some(transaction) => Ok(transaction),
-                    None => begin_with(pool, source.dialect.begins_with()).await,
+        let Some(source) = self.shared.engine.source_to_take(key) else {
+            return turn.for_lease(Duration::ZERO).await.map(Err);
+        };
+        let begins = timeout(CONNECTING, begin_with(pool, source.dialect.begins_with()));
+        let Ok(opened) = begins.await else {
+            return turn.for_lease(Duration::ZERO).await.map(Err);
+        };
+        let mut transaction = opened.map_err(|error| LockError::store_of(key, fence::begin_failed(error)))?;
+        let takes = self.take_in(key, source, &turn, true, &mut transaction);
+        let Ok(tried) = timeout(self.time_to_take(began), takes).await else {
+            // Its rollback is sent when the server answers.
+            drop(transaction);
+            return turn.for_lease(Duration::ZERO).await.map(Err);
+        };
+        let (turn, no_turns_for) = match tried {
+            Ok(Tried::Took {
+                fence_token,
+                transaction: id,
+            }) => match turn.taken(fence_token) {
+                Ok(hold) => {
+                    return Ok(Ok(Opened {
+                        transaction,
+                        kept: Kept::Taken(id),
+                        hold,
+                    }));
                 }
-            });
-            let in_time = timeout(CONNECTING, &mut begins).await.ok().transpose();
-            let in_time = in_time.map_err(|error| failed(fence::begin_failed(error)))?;
-            let mut transaction = match in_time {
-                Some(opened) if !is_early => opened,
-                in_time => {
-                    // It keeps its place in the pool's queue and in the lock's, and lets others go on.
-                    turn.pass();
-                    let opened = match in_time {
-                        Some(opened) => opened,
-                        None => self.with_connection(began, begins).await.map_err(failed)?,
-                    };
-                    let mut again = pin!(turn.again());
-                    entered = if let Ok(again) = timeout(NEXT_TURN, &mut again).await {
-                        brought = Some(opened);
-                        again?
-                    } else {
-                        // Nothing waits with a transaction open.
-                        drop(opened);
-                        again.await?
-                    };
-                    continue;
-                }
-            };
-            let taken = timeout(
-                self.time_to_take(began),
-                self.take_in(key, source, &turn, true, &mut transaction),
-            )
-            .await;
-            let no_turns_for = match taken {
-                Ok(Ok(Tried::Took {
-                    fence_token,
-                    transaction: id,
-                })) => match turn.taken(fence_token) {
-                    Ok(hold) => {
-                        return Ok(Ok(Opened {
-                            transaction,
-                            kept: Kept::Taken(id),
-                            hold,
-                        }));
-                    }
-                    Err(late) => {
-                        drop(transaction);
-                        entered = late.again().await?;
-                        continue;
-                    }
-                },
-                Ok(Ok(Tried::Nothing { no_turns_for, .. })) => no_turns_for,
-                Ok(Err(error)) if error.is_retryable() => Duration::ZERO,
-                Ok(Err(error)) => return Err(error),
-                Err(_) => {
-                    // Its rollback is sent when the server answers.
-                    drop(transaction);
-                    return turn.for_lease(Duration::ZERO).await.map(Err);
-                }
-            };
-            // Nothing waits with a transaction open.
-            let rolled_back = timeout(self.time_to_take(began), transaction.rollback()).await;
-            if let Ok(Err(error)) = rolled_back {
-                tracing::debug!(key = %key.typed(), %error, "the rollback failed");
-            }
-            return turn.for_lease(no_turns_for).await.map(Err);
+                Err(late) => (late, Duration::ZERO),
+            },
+            Ok(Tried::Nothing { no_turns_for, .. }) => (turn, no_turns_for),
+            Err(error) if error.is_retryable() => (turn, Duration::ZERO),
+            Err(error) => return Err(error),
+        };
+        // Nothing waits with a transaction open.
+        let rolled_back = timeout(self.time_to_take(began), transaction.rollback()).await;
+        if let Ok(Err(error)) = rolled_back {
+            tracing::debug!(key = %key.typed(), %error, "the rollback failed");
         }
+        turn.for_lease(no_turns_for).await.map(Err)
     }
 
     /// Takes the key in a transaction, of our `own` or of the caller's.
@@ -474,14 +437,9 @@ impl LockManager {
             let source = self.shared.engine.source_to_take(&key);
             let takes = source.is_some_and(|source| source.dialect.takes_in_theirs());
             let enters = async {
-                let mut entered = self.enter_or_turn(&key, options, began, takes).await?;
-                loop {
-                    match entered {
-                        Entered::Hold(hold) => return Ok((hold, false)),
-                        Entered::Turn(turn) => return self.take_in_theirs(&key, turn, began, tx).await,
-                        // Its transaction is open already.
-                        Entered::Soon(turn) => entered = turn.again().await?,
-                    }
+                match self.enter_or_turn(&key, options, began, takes).await? {
+                    Entered::Hold(hold) => Ok((hold, false)),
+                    Entered::Turn(turn) => self.take_in_theirs(&key, turn, began, tx).await,
                 }
             };
             let span = self.span(&key.typed(), options);

@@ -11,6 +11,7 @@ mod statement;
 )]
 pub(crate) mod take;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::future::ready;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -217,8 +218,21 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         None
     }
 
-    /// Whether this error of [`commit`](Self::commit) says that the transaction was over before.
+    /// The text that commits the transaction in one message, unless the lease with this key (`$1`) and id (`$2`) is
+    /// over in `table`, or the transaction is. `None`: the lease is [verified](Self::verify) first.
+    fn commit_by_lease(&self, table: &str) -> Option<String> {
+        let _ = table;
+        None
+    }
+
+    /// Whether this error of a commit says that the transaction was over before.
     fn was_over(&self, error: &DriverError) -> bool {
+        let _ = error;
+        false
+    }
+
+    /// Whether this error of [`commit_by_lease`](Self::commit_by_lease) says that the lease was over.
+    fn lease_was_over(&self, error: &DriverError) -> bool {
         let _ = error;
         false
     }
@@ -284,6 +298,40 @@ impl Identity {
     }
 }
 
+/// The address of a pool's options, which tells it from the others.
+pub(crate) type PoolId = usize;
+
+/// What is known of the pools whose transactions end locks: whether such a lock may be checked with the commit.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Pools(Arc<Mutex<HashMap<PoolId, bool>>>);
+
+impl Pools {
+    /// Pools that are no more are forgotten when there are so many. Those that are used are soon known again.
+    const MOST: usize = 1000;
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<PoolId, bool>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn may_check_last(&self, pool: PoolId) -> bool {
+        self.lock().get(&pool).is_some_and(|may| *may)
+    }
+
+    /// A transaction of this pool has ended a lock: it is of the lock's database.
+    pub(crate) fn saw_the_lock_end(&self, pool: PoolId) {
+        let mut known = self.lock();
+        if known.len() == Self::MOST {
+            known.clear();
+        }
+        known.entry(pool).or_insert(true);
+    }
+
+    /// The row was newer than the snapshot of a transaction of this pool: the next ones lock it first.
+    pub(crate) fn saw_a_conflict(&self, pool: PoolId) {
+        self.lock().insert(pool, false);
+    }
+}
+
 /// The database and the tables that a statement in a user's transaction concerns.
 #[derive(Debug, Clone)]
 pub(crate) struct FenceSource {
@@ -300,6 +348,7 @@ pub(crate) struct FenceSource {
     /// Transactions can take keys: for MySQL known from the first connection on.
     pub(crate) takes: Arc<AtomicBool>,
     pub(crate) identity: Identity,
+    pub(crate) pools: Pools,
 }
 
 impl FenceSource {
@@ -336,6 +385,11 @@ impl FenceSource {
     fn statement(&self, sql: &str, values: impl Into<Vec<String>>) -> FenceStatement {
         let statement = FenceStatement::new(self.dialect.database(), sql, values);
         statement.behind_a_pooler(self.pooled.load(Ordering::Relaxed))
+    }
+
+    /// Statements that go in one message.
+    pub(crate) fn message(&self, sql: &str, values: impl Into<Vec<String>>) -> FenceStatement {
+        FenceStatement::new(self.dialect.database(), sql, values).behind_a_pooler(true)
     }
 
     /// The rows of a statement's answer.

@@ -37,7 +37,7 @@ use self::session::{Met, Session};
 use super::busy_keys::BusyKeys;
 use super::connect_options::{self, OptionsSource};
 use super::connections::{Connections, MAX_CONNECTIONS};
-use super::fence::{FenceSource, Take};
+use super::fence::{FenceSource, Pools, Take};
 use super::table::TableName;
 use super::{
     Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
@@ -176,6 +176,7 @@ impl MySqlStore {
             pooled: Arc::default(),
             takes: Arc::clone(&self.met.takes),
             identity: self.met.identity.clone(),
+            pools: Pools::default(),
         }
     }
 }

@@ -40,7 +40,7 @@ use self::session::{Opener, Session};
 use super::busy_keys::BusyKeys;
 use super::connect_options::{self, OptionsSource};
 use super::connections::{Connections, MAX_CONNECTIONS};
-use super::fence::{FenceSource, Identity};
+use super::fence::{FenceSource, Identity, Pools};
 use super::table::TableName;
 use super::{
     Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
@@ -150,6 +150,7 @@ impl PostgresStore {
             pooled: Arc::clone(&self.pooled),
             takes: Arc::new(AtomicBool::new(true)),
             identity: self.identity.clone(),
+            pools: Pools::default(),
         }
     }
 }

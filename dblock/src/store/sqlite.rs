@@ -29,7 +29,7 @@ pub use self::source::open;
 use self::sql::Statements;
 use super::busy_keys::BusyKeys;
 use super::connections::Connections;
-use super::fence::{FenceSource, Identity};
+use super::fence::{FenceSource, Identity, Pools};
 use super::table::TableName;
 use super::{
     Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
@@ -98,6 +98,7 @@ impl SqliteStore {
             pooled: Arc::default(),
             takes: Arc::default(),
             identity: Identity::default(),
+            pools: Pools::default(),
         }
     }
 }

@@ -24,7 +24,6 @@ impl World {
                 }
             }
             Reply::Turn(waiter, turn) => self.turn(process, &waiter, turn),
-            Reply::Soon(waiter, _) => self.soon(process, &waiter),
             Reply::Refused(waiter, refusal) => {
                 let number = waiter.to;
                 if self.answered(number, Asked::Acquire) {

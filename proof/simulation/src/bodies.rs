@@ -7,6 +7,7 @@ use std::time::Duration;
 use dblock_core::LostReason;
 use dblock_core::machine::ownership::Ownership;
 
+use crate::batch::Fate;
 use crate::caller::{Asked, Caller, State, Transaction};
 use crate::plan::MS;
 use crate::store::{Lock, WakeUp};
@@ -139,6 +140,16 @@ impl World {
             let ownership = Arc::clone(&ownership);
             self.drop_hold(process, key, &ownership);
         }
+        let commits = self.plan.callers.commits;
+        let plain = self.callers[number].run.is_none() && self.open_of(number).is_none();
+        if plain
+            && self.tape.chance(commits)
+            && self.step(process, key, |machine, env| {
+                !machine.is_kept_in_transaction(&ownership) && machine.close(env, &ownership).is_ok()
+            })
+        {
+            return self.commit_by_lease(number);
+        }
         self.work_is_done(number);
         if self.callers[number].run.is_some() {
             return self.end_run(number);
@@ -154,6 +165,77 @@ impl World {
         self.step(process, key, |machine, env| {
             machine.leave(env, &ownership, true, Some(confirm))
         });
+    }
+
+    // ── Transactions that are checked with their commit ──────────────────────────────────────────────
+
+    /// The body has returned, and its transaction commits if the row still names its lease.
+    fn commit_by_lease(&mut self, number: usize) {
+        let caller = &self.callers[number];
+        let (process, key) = (caller.process, caller.key);
+        tell!(
+            self,
+            "P{process} caller {number} commits under its lease of {}",
+            self.keys[key]
+        );
+        self.check_leave(number);
+        self.callers[number].state = State::Leaving;
+        self.callers[number].due = [None; Asked::ALL.len()];
+        let (fate, delay) = (self.fate(process), self.delay());
+        let later = self.tape.pick(&[0, 30, 200, 1000, 3000]) * MS;
+        match fate {
+            Fate::Goes => self.after(delay, What::CommitArrives(number)),
+            Fate::LostAfter => {
+                self.after(delay, What::CommitArrives(number));
+                self.after(delay, What::CommitAnswered(number, false));
+            }
+            Fate::Late => {
+                self.after(delay + later, What::CommitArrives(number));
+                self.after(delay, What::CommitAnswered(number, false));
+            }
+            _ => self.after(delay, What::CommitAnswered(number, false)),
+        }
+    }
+
+    /// The check and the commit reach the row. They wait for its lock.
+    pub(crate) fn commit_arrives(&mut self, number: usize) {
+        let caller = &self.callers[number];
+        let key = caller.key;
+        let Some(ownership) = caller.ownership.clone() else {
+            return;
+        };
+        if self.store.rows[key].lock != Lock::Nobody {
+            return self.after(2 * MS, What::CommitArrives(number));
+        }
+        let row = self.store.row(key, self.now);
+        let commits = row.lease_id == ownership.lease_id && row.reentrant_count > 0;
+        tell!(self, "caller {number} commits under its lease: {commits}");
+        if commits {
+            self.check_commit(number, key, &ownership);
+        }
+        let delay = self.delay();
+        self.after(delay, What::CommitAnswered(number, commits));
+    }
+
+    pub(crate) fn commit_answered(&mut self, number: usize, committed: bool) {
+        let caller = &self.callers[number];
+        let (process, key) = (caller.process, caller.key);
+        if caller.state != State::Leaving || caller.due[Asked::Leave as usize].is_some() {
+            return;
+        }
+        let Some(ownership) = caller.ownership.clone() else {
+            return;
+        };
+        if committed {
+            let confirm = self.ask(number, Asked::Leave, None);
+            self.step(process, key, |machine, env| {
+                machine.leave(env, &ownership, true, Some(confirm))
+            });
+        } else {
+            self.callers[number].holds = 0;
+            self.gone(number);
+            self.drop_hold(process, key, &ownership);
+        }
     }
 
     /// A nested call was not confirmed: its hold is dropped.

@@ -127,8 +127,6 @@ pub(crate) struct Taker {
     pub(crate) turn: Option<Turn>,
     /// When that is over, on the clock of its process.
     pub(crate) turn_until: Time,
-    /// It has waited for a connection.
-    pub(crate) connected: bool,
     /// Its transaction.
     pub(crate) open: Option<usize>,
 }

@@ -347,6 +347,16 @@ impl World {
         }
     }
 
+    /// A transaction commits because the row names its lease: no other owner may have entered since.
+    pub(crate) fn check_commit(&mut self, number: usize, key: usize, own: &Arc<Ownership>) {
+        let checks = &mut self.checks.keys[key];
+        checks.works += 1;
+        let newer = |last: &Arc<Ownership>| last.fence_token > own.fence_token;
+        if checks.last.as_ref().is_some_and(newer) {
+            self.fail(format!("caller {number} commits after another one has entered"));
+        }
+    }
+
     /// A fence check was refused although the row names the lease.
     pub(crate) fn check_refused_fence(&mut self, number: usize) {
         if self.is_inside(number) {

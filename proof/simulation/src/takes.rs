@@ -16,7 +16,7 @@ use crate::plan::{MS, US};
 use crate::process::{Machine, Waiter};
 use crate::world::{Phase, What, World, tell};
 
-/// How long a caller waits for a connection before its turn goes to the next one.
+/// How long a caller waits for a connection before it wants a lease.
 const CONNECTION_WITHIN: u64 = 50 * MS;
 
 /// How long a caller tries to take the key.
@@ -37,7 +37,6 @@ impl World {
             generation: 0,
             turn: None,
             turn_until: Time::from_nanos(0),
-            connected: false,
             open: None,
         }
     }
@@ -119,34 +118,11 @@ impl World {
         let Some(taker) = self.taker(number) else { return };
         taker.turn = Some(turn);
         taker.turn_until = until;
-        let connected = taker.connected;
         let often = self.plan.callers.no_connection;
-        if !connected && self.tape.chance(often) {
+        if self.tape.chance(often) {
             self.after(CONNECTION_WITHIN, What::NoConnection(number));
-            let later = self.tape.pick(&[60, 200, 1000, 4000]) * MS;
-            let later = if self.plan.healthy {
-                later.min(1000 * MS)
-            } else {
-                later
-            };
-            self.after(later, What::HasConnection(number));
         } else {
             self.begin_take(number);
-        }
-    }
-
-    /// It is soon the turn of a caller, which gets its connection and comes back.
-    pub(crate) fn soon(&mut self, process: usize, waiter: &Waiter) {
-        let number = waiter.to;
-        if self.leaves_the_queue(process, waiter) {
-            tell!(self, "P{process} caller {number} may take the key soon");
-            let connected = self.taker(number).is_some_and(|taker| taker.connected);
-            let later = if connected {
-                0
-            } else {
-                self.tape.pick(&[0, 1, 10, 60]) * MS
-            };
-            self.after(later, What::HasConnection(number));
         }
     }
 
@@ -172,48 +148,23 @@ impl World {
         true
     }
 
-    /// The pool is empty: the next caller tries.
+    /// The pool is empty.
     pub(crate) fn no_connection(&mut self, number: usize) {
-        let caller = &self.callers[number];
-        let (process, key) = (caller.process, caller.key);
-        if caller.state != State::Taking {
-            return;
-        }
-        let Some(turn) = self.taker(number).and_then(|taker| taker.turn.take()) else {
-            return;
-        };
-        tell!(
-            self,
-            "P{process} caller {number} has no connection and passes its turn"
-        );
-        self.step(process, key, |machine, env| machine.end_turn(env, turn.number));
-    }
-
-    pub(crate) fn has_connection(&mut self, number: usize) {
-        if self.callers[number].state == State::Taking
-            && let Some(taker) = self.taker(number)
-        {
-            taker.connected = true;
-            self.come_back(number, true, Duration::ZERO);
+        if self.callers[number].state == State::Taking {
+            self.come_back(number, Duration::ZERO);
         }
     }
 
-    /// The caller goes back to its place in the queue.
-    fn come_back(&mut self, number: usize, again: bool, no_turns_for: Duration) {
+    /// The caller goes back to its place in the queue, for a lease.
+    fn come_back(&mut self, number: usize, no_turns_for: Duration) {
         let known = self.is_known(number);
         let caller = &mut self.callers[number];
         let (process, key, of_machine) = (caller.process, caller.key, caller.number);
-        let Some(taker) = &mut caller.taker else { return };
-        taker.turn = None;
-        taker.open = None;
-        let since = taker.since;
+        let Some(taker) = caller.taker.take() else { return };
         let call = Arc::new(Call {
-            takes: again,
+            takes: false,
             ..(*taker.call).clone()
         });
-        if !again {
-            caller.taker = None;
-        }
         if self.processes[process].stopping {
             tell!(self, "P{process} caller {number} is refused: shutdown");
             if known {
@@ -221,17 +172,16 @@ impl World {
             }
             return self.gone(number);
         }
-        tell!(self, "P{process} caller {number} comes back, takes {again}");
+        tell!(self, "P{process} caller {number} comes back for a lease");
         self.callers[number].state = State::Waiting;
         if known {
             self.step(process, key, |machine, env| {
-                machine.come_back(env, of_machine, call, since, number, no_turns_for);
+                machine.come_back(env, of_machine, call, taker.since, number, no_turns_for);
             });
         } else {
             // The key was forgotten meanwhile.
             let of_machine = self.step(process, key, |machine, env| machine.acquire(env, call, number));
             self.callers[number].number = of_machine;
-            self.remember_machine(number);
         }
     }
 
@@ -422,7 +372,7 @@ impl World {
             None => {
                 // Nobody knows how far it came. The connection is given up.
                 self.breaks(at);
-                self.come_back(number, false, Duration::ZERO);
+                self.come_back(number, Duration::ZERO);
             }
             Some(Took::Locked) if !own => {
                 // The caller's transaction ends with a conflict.
@@ -432,7 +382,7 @@ impl World {
             Some(took) => {
                 // The transaction goes on. It has nothing to do with the key.
                 self.set_over(at);
-                self.come_back(number, false, ahead(took));
+                self.come_back(number, ahead(took));
             }
         }
     }
@@ -449,7 +399,7 @@ impl World {
             let number = self.opens[at].caller;
             tell!(self, "caller {number} gives up its connection");
             self.breaks(at);
-            self.come_back(number, false, Duration::ZERO);
+            self.come_back(number, Duration::ZERO);
         }
     }
 
@@ -613,7 +563,7 @@ impl World {
         let (key, process, number, lost) = (open.key, open.process, open.caller, open.lost);
         if self.is_trying(at) {
             let took = self.opens[at].took;
-            return self.come_back(number, false, took.map_or(Duration::ZERO, ahead));
+            return self.come_back(number, took.map_or(Duration::ZERO, ahead));
         }
         let its = &self.processes[process];
         let waits = self.callers[number].state == State::Leaving && self.open_of(number) == Some(at);
@@ -670,7 +620,6 @@ impl World {
             generation: 0,
             turn: None,
             turn_until: Time::from_nanos(0),
-            connected: true,
             open: Some(at),
         });
         true

@@ -62,7 +62,10 @@ pub(crate) enum What {
     },
     /// A fence check in a caller's transaction reaches the store.
     Verify(usize),
-    /// Such a transaction ends.
+    /// A commit that a lease allows reaches the store.
+    CommitArrives(usize),
+    CommitAnswered(usize, bool),
+    /// A transaction with a fence check ends.
     EndTransaction {
         key: usize,
         number: u32,
@@ -75,7 +78,6 @@ pub(crate) enum What {
     AskAnswered(usize),
     /// A caller that takes the key has no connection in time, and then one.
     NoConnection(usize),
-    HasConnection(usize),
     /// The time of such a caller is over.
     TakerLate(usize),
     /// The statement that takes the key reads the row, and then locks it.
@@ -307,12 +309,13 @@ impl World {
             What::Listening { process, incarnation } => self.listening(process, incarnation),
             What::WakeUpsLost { process, incarnation } => self.lose_wake_ups(process, incarnation),
             What::Verify(caller) => self.verify(caller),
+            What::CommitArrives(caller) => self.commit_arrives(caller),
+            What::CommitAnswered(caller, committed) => self.commit_answered(caller, committed),
             What::EndTransaction { key, number } => self.end_transaction(key, number),
             What::Committed(caller) => self.committed(caller),
             What::AskArrives(ask) => self.ask_arrives(ask),
             What::AskAnswered(ask) => self.ask_answered(ask),
             What::NoConnection(caller) => self.no_connection(caller),
-            What::HasConnection(caller) => self.has_connection(caller),
             What::TakerLate(caller) => self.taker_late(caller),
             What::TakeSees(open) => self.take_sees(open),
             What::TakeLocks(open) => self.take_locks(open),
@@ -346,8 +349,8 @@ impl World {
             | What::DropNested(caller)
             | What::GiveUp(caller)
             | What::NoConnection(caller)
-            | What::HasConnection(caller)
             | What::TakerLate(caller)
+            | What::CommitAnswered(caller, _)
             | What::ChildLeaves(caller) => self.callers[caller].process,
             What::AskAnswered(ask) => self.asks[ask].process,
             What::TakeAnswered(open) | What::TryOver(open) | What::TakeEnded(open) => {

@@ -186,40 +186,26 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    /// The first caller gets a turn, if it can take the key and the row cannot name a lease of this process.
-    /// Else it asks for a lease.
-    pub(super) fn give_turn(&mut self, env: &mut Env<'_>) {
-        let may_take = self.held.is_none()
+    /// Whether a caller that comes now gets a turn: nobody else of this process wants the key or has it, and the
+    /// row cannot name a lease of this process. Callers that wait for each other share a lease instead, which
+    /// they hand over without the store.
+    pub(super) fn may_take(&self, now: Time) -> bool {
+        self.queue.is_empty()
+            && self.held.is_none()
+            && self.on_its_way.is_none()
             && self.turns.may_give()
             && self.asking.stand.is_none()
             && self.abandoned.is_empty()
-            && self.asking.may_ask(env.now);
-        let first = self
-            .queue
-            .first()
-            .filter(|(_, first)| may_take && first.call.takes);
-        let Some(number) = first.map(|(number, _)| number) else {
-            return;
-        };
+            && self.asking.may_ask(now)
+    }
+
+    /// The caller with this number gets a turn.
+    pub(super) fn give_turn(&mut self, number: u64, env: &mut Env<'_>) {
         if let Some(waiter) = self.queue.remove(number) {
             let lease_id = env.random.lease_id();
             let turn = Turn { number, lease_id };
             self.turns.give(turn, waiter.since, env.now);
             self.reply(Reply::Turn(waiter, turn));
-        }
-    }
-
-    /// The transaction that has taken the key is about to commit. Meanwhile the first caller that can take it next
-    /// may get its connection: that takes about as long.
-    pub(super) fn announce_turn(&mut self, env: &mut Env<'_>) {
-        let first = self.queue.first();
-        let number = first.and_then(|(number, first)| first.call.takes.then_some(number));
-        if let Some(number) = number
-            && self.turns.tells(number, env.now)
-            && let Some(waiter) = self.queue.remove(number)
-        {
-            let lease_id = env.random.lease_id();
-            self.reply(Reply::Soon(waiter, Turn { number, lease_id }));
         }
     }
 

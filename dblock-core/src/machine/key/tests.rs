@@ -111,11 +111,6 @@ impl Process {
                     self.turn = Some((waiter, turn));
                     text
                 }
-                Reply::Soon(waiter, turn) => {
-                    let text = format!("{} may take soon", waiter.to);
-                    self.turn = Some((waiter, turn));
-                    text
-                }
                 Reply::Refused(waiter, refusal) => {
                     let why = match refusal {
                         Refusal::Busy(_) => "busy",

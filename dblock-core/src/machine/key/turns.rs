@@ -1,9 +1,10 @@
-//! Turns to take the key. The callers of this process try one at a time, each in its own transaction.
+//! Turns to take the key. A caller that comes alone tries, in its own transaction. Those that come meanwhile wait,
+//! and ask for a lease.
 //!
 //! A *take* writes the row in the caller's transaction, where the key is free. The transaction keeps the row
 //! locked until it ends, and its end frees the key. While its caller is inside, no request is sent. If the
-//! caller leaves before the end is known, a release asks for it. A turn only orders the callers of one
-//! process. The store alone decides who gets the key.
+//! caller leaves before the end is known, a release asks for it. A turn only keeps the other callers of this
+//! process away. The store alone decides who gets the key.
 //!
 //! # Fairness between processes
 //! The end of a transaction tells nobody, so other processes poll. A process that has taken the key again and
@@ -16,7 +17,7 @@ use uuid::Uuid;
 use crate::machine::env::Time;
 use crate::machine::out::Turn;
 
-/// How long a caller may try. Then the next one goes on.
+/// How long a caller may try. Then the others go on.
 const LONGEST_TRY: Duration = Duration::from_millis(2500);
 
 /// How long takes may follow each other before the process stands back, and for how long it does. This costs
@@ -64,9 +65,6 @@ pub(super) struct Turns {
     state: State,
     series: Option<Series>,
     none_before: Option<Time>,
-    /// The caller that was told last that its turn comes soon. It is told once only: whoever comes back too late
-    /// each time would starve.
-    told: Option<u64>,
 }
 
 impl Turns {
@@ -75,7 +73,6 @@ impl Turns {
             state: State::Nobody,
             series: None,
             none_before: None,
-            told: None,
         }
     }
 
@@ -113,18 +110,6 @@ impl Turns {
     pub(super) fn stands_back(&self) -> bool {
         let long = |series: &Series| series.is_long(series.until);
         matches!(self.state, State::Nobody) && self.series.as_ref().is_some_and(long)
-    }
-
-    /// Whether the caller with this number is to be told that its turn comes soon: the key was taken, and when that
-    /// ends, the next turn is given at once. It counts as told from here on.
-    pub(super) fn tells(&mut self, number: u64, now: Time) -> bool {
-        let long = |series: &Series| series.is_long(now);
-        let at_once = self.none_before.is_none() && !self.series.as_ref().is_some_and(long);
-        let tells = matches!(self.state, State::Took(_)) && at_once && self.told != Some(number);
-        if tells {
-            self.told = Some(number);
-        }
-        tells
     }
 
     /// Another turn may be given.

@@ -214,7 +214,6 @@ impl Shared {
                 self.give(cell, waiter, Given::Lock(ownership), resuming);
             }
             Reply::Turn(waiter, turn) => self.give(cell, waiter, Given::Turn(turn), resuming),
-            Reply::Soon(waiter, turn) => self.give(cell, waiter, Given::Soon(turn), resuming),
             Reply::Refused(waiter, refusal) => {
                 let error = self.report().refused(cell.key(), &waiter, refusal);
                 let _ = waiter.to.send((Err(error), resuming));
@@ -234,7 +233,6 @@ impl Shared {
         match given {
             Given::Lock(ownership) => self.drop_hold(cell, &ownership),
             Given::Turn(turn) => drop(self.step(cell, |machine, env| machine.end_turn(env, turn.number))),
-            Given::Soon(_) => {}
         }
     }
 

@@ -135,9 +135,23 @@ impl Dialect for Postgres {
         Some(sql::commit(id.map(String::as_str)))
     }
 
-    fn was_over(&self, error: &DriverError) -> bool {
-        error.code() == Some("22P02") && error.to_string().contains(sql::OVER)
+    fn commit_by_lease(&self, table: &str) -> Option<String> {
+        Some(sql::commit_by_lease(table))
     }
+
+    /// `COMMIT AND CHAIN` outside of a transaction is an error: 25P01.
+    fn was_over(&self, error: &DriverError) -> bool {
+        is_told(error, sql::OVER) || error.code() == Some("25P01")
+    }
+
+    fn lease_was_over(&self, error: &DriverError) -> bool {
+        is_told(error, sql::LEASE_OVER)
+    }
+}
+
+/// Whether the check in the message of a commit has failed with this text: it is no number.
+fn is_told(error: &DriverError, text: &str) -> bool {
+    error.code() == Some("22P02") && error.to_string().contains(text)
 }
 
 fn took(answer: &str) -> Result<Took, StoreError> {

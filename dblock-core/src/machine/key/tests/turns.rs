@@ -1,4 +1,4 @@
-//! Callers that take the key in a transaction of their own, one after the other.
+//! Callers that take the key in a transaction of their own.
 
 use super::*;
 
@@ -46,14 +46,14 @@ impl Process {
         self.says(|machine, env| machine.end_turn(env, number))
     }
 
-    fn comes_back(&mut self, given: Given, takes: bool) -> Vec<String> {
-        self.comes_back_after(given, takes, Duration::ZERO)
+    fn comes_back(&mut self, given: Given) -> Vec<String> {
+        self.comes_back_after(given, Duration::ZERO)
     }
 
-    fn comes_back_after(&mut self, given: Given, takes: bool, no_turns_for: Duration) -> Vec<String> {
+    fn comes_back_after(&mut self, given: Given, no_turns_for: Duration) -> Vec<String> {
         let Given { waiter, turn } = given;
         let call = Arc::new(Call {
-            takes,
+            takes: false,
             ..(*waiter.call).clone()
         });
         let (number, since, to) = (turn.number, waiter.since, waiter.to);
@@ -138,46 +138,37 @@ fn max_hold_ends_what_was_taken() {
     assert_eq!(body.ended(), Some(LostReason::MaxHold));
 }
 
+/// They share a lease, because that is handed over without the store.
 #[test]
-fn one_caller_after_the_other_has_its_turn() {
+fn callers_that_wait_for_a_take_get_a_lease() {
     let (mut a, given) = Process::trying("a");
     for ticket in ["b", "c"] {
         assert!(a.wants_to_take(ticket, Some(5 * SECOND)).1.is_empty());
     }
-    assert_eq!(a.ends(&given), ["b may take"]);
-    assert!(a.ends(&given).is_empty(), "it was over");
-    let given = a.given();
+    assert_eq!(a.sends(), None, "one at a time");
     assert!(a.has_taken(&given, 7));
     assert!(a.passes(SECOND).is_empty());
-    a.ownership.clone().unwrap();
+    assert_eq!(a.sends(), None);
     assert!(a.is_over().is_empty());
-    assert_eq!(a.passes(10 * MS), ["c may take"]);
+    a.passes(10 * MS);
+    assert!(acquires(a.sends()));
+    assert!(a.wants_to_take("d", Some(5 * SECOND)).1.is_empty());
+    assert_eq!(a.answered(granted(8)), ["b has 8"]);
 }
 
 #[test]
 fn a_caller_that_comes_back_has_its_place() {
-    for takes in [true, false] {
-        let (mut a, first) = Process::trying("a");
-        a.wants_to_take("b", Some(5 * SECOND));
-        a.wants_to_take("c", Some(5 * SECOND));
-        assert_eq!(a.ends(&first), ["b may take"]);
-        let second = a.given();
-        assert!(a.comes_back(first, takes).is_empty());
-        let said = a.ends(&second);
-        if takes {
-            assert_eq!(said, ["a may take"]);
-        } else {
-            assert!(said.is_empty(), "{said:?}");
-            assert!(acquires(a.sends()));
-            assert_eq!(a.answered(granted(7)), ["a has 7"]);
-        }
-    }
+    let (mut a, first) = Process::trying("a");
+    a.wants_to_take("b", Some(5 * SECOND));
+    assert!(a.comes_back(first).is_empty());
+    assert!(acquires(a.sends()));
+    assert_eq!(a.answered(granted(7)), ["a has 7"]);
 }
 
 #[test]
 fn a_caller_comes_back_for_a_lease_at_once() {
     let (mut a, given) = Process::trying("a");
-    assert!(a.comes_back(given, false).is_empty());
+    assert!(a.comes_back(given).is_empty());
     assert!(acquires(a.sends()));
     // Others wait for it.
     assert!(a.wants_to_take("b", Some(5 * SECOND)).1.is_empty());
@@ -190,24 +181,28 @@ fn a_turn_is_over_after_a_while() {
     let (mut a, given) = Process::trying("a");
     a.wants_to_take("b", Some(5 * SECOND));
     assert_eq!(a.machine.poll_timeout(), Some(a.now + TURN));
-    assert!(a.passes(2499 * MS).is_empty());
-    assert_eq!(a.passes(MS), ["b may take"]);
-    let next = a.given();
+    a.passes(2499 * MS);
+    assert_eq!(a.sends(), None);
+    a.passes(MS);
     assert!(!a.has_taken(&given, 7), "it is too late");
-    assert!(a.has_taken(&next, 8));
+    assert!(acquires(a.sends()));
 }
 
 #[test]
 fn a_take_in_a_former_turn_does_not_count() {
-    let (mut a, given) = Process::trying("a");
-    let former = given.turn;
-    assert_eq!(a.comes_back(given, true), ["a may take"]);
-    let mut given = a.given();
-    let turn = given.turn;
-    assert_eq!(turn.number, former.number);
-    given.turn = former;
-    assert!(!a.has_taken(&given, 7));
-    given.turn = turn;
+    let (mut a, former) = Process::trying("a");
+    assert!(a.ends(&former).is_empty());
+    let (number, said) = a.wants_to_take("b", Some(5 * SECOND));
+    assert_eq!(said, ["b may take"]);
+    let given = a.given();
+    assert!(!a.has_taken(&former, 7));
+    assert_eq!(given.turn.number, number);
+    let mut same_number = Given {
+        waiter: former.waiter,
+        turn: former.turn,
+    };
+    same_number.turn.number = number;
+    assert!(!a.has_taken(&same_number, 7), "of a machine that was forgotten");
     assert!(a.has_taken(&given, 8), "the other one is still out");
 }
 
@@ -216,8 +211,8 @@ fn whoever_is_gone_has_no_turn() {
     let (mut a, given) = Process::trying("a");
     a.wants_to_take("b", Some(5 * SECOND));
     let number = given.turn.number;
-    let said = a.says(|machine, env| machine.give_up(env, number));
-    assert_eq!(said, ["b may take"]);
+    a.says(|machine, env| machine.give_up(env, number));
+    assert!(acquires(a.sends()));
     assert!(!a.has_taken(&given, 7));
 }
 
@@ -254,7 +249,7 @@ fn whoever_waits_for_a_turn_in_vain_hears_that_the_key_is_busy() {
     a.wants_to_take("b", Some(SECOND));
     assert_eq!(a.passes(SECOND), ["b refused: busy"]);
     a.passes(4 * SECOND);
-    assert_eq!(a.comes_back(given, true), ["a refused: no answer"]);
+    assert_eq!(a.comes_back(given), ["a refused: no answer"]);
 }
 
 #[test]
@@ -317,7 +312,8 @@ fn no_turn_is_given_while_something_of_the_process_may_be_in_the_row() {
     assert!(said.is_empty());
     assert!(a.wants_to_take("b", Some(5 * SECOND)).1.is_empty());
     assert!(matches!(a.sends().unwrap().action, Action::Release));
-    assert_eq!(a.answered(released()), ["b may take"]);
+    a.answered(released());
+    assert!(acquires(a.sends()));
 
     // A place as successor.
     let (mut a, _) = Process::queued();
@@ -345,15 +341,17 @@ fn no_turn_is_given_while_something_of_the_process_may_be_in_the_row() {
 #[test]
 fn no_turn_is_given_before_the_clock_has_passed_the_ceiling() {
     let (mut a, given) = Process::trying("a");
-    assert!(a.comes_back_after(given, true, SECOND).is_empty());
-    assert!(acquires(a.sends()), "a lease has no such need");
-    a.answered(granted(7));
-    a.leaves("a", true);
-    a.sends().unwrap();
-    a.answered(released());
-    a.passes(999 * MS);
-    assert!(a.wants_to_take("b", Some(5 * SECOND)).1.is_empty());
-    assert_eq!(a.passes(MS), ["b may take"]);
+    assert!(a.comes_back_after(given, SECOND).is_empty());
+    for time in [999 * MS, MS] {
+        assert!(acquires(a.sends()), "a lease has no such need");
+        a.answered(granted(7));
+        a.leaves("a", true);
+        a.sends().unwrap();
+        a.answered(released());
+        a.passes(time);
+        let (_, said) = a.wants_to_take("b", Some(5 * SECOND));
+        assert_eq!(said.is_empty(), time != MS, "{said:?}");
+    }
 }
 
 /// Nobody tells of the end of the transaction.
@@ -376,7 +374,8 @@ fn what_was_left_in_a_transaction_is_asked_for_after_pauses_that_double() {
         a.sends().unwrap();
         assert_eq!(a.answered(answer), ["a confirmed"]);
         assert!(matches!(a.notes[..], [Note::Released(_)]), "{:?}", a.notes);
-        assert_eq!(a.passes(10 * MS), ["b may take"]);
+        a.passes(10 * MS);
+        assert!(acquires(a.sends()));
     }
 }
 
@@ -402,8 +401,8 @@ fn a_caller_that_waited_for_the_key_says_so() {
     a.passes(SECOND);
     a.is_over();
     a.passes(10 * MS);
-    let given = a.given();
-    a.has_taken(&given, 8);
+    a.sends().unwrap();
+    a.answered(granted(8));
     let waited = |note: &Note| matches!(note, Note::Waited(_, time) if *time == SECOND + 10 * MS);
     assert!(a.notes.iter().any(waited), "{:?}", a.notes);
 }
@@ -428,9 +427,14 @@ fn a_process_that_takes_again_and_again_stands_back() {
     assert!(a.wants_to_take("a", Some(5 * SECOND)).1.is_empty());
     assert_eq!(a.sends(), None, "nor does it ask for a lease");
     assert_eq!(a.machine.poll_timeout(), Some(a.now + MS));
-    assert_eq!(a.passes(MS), ["a may take"], "another series begins");
-    assert_eq!(take(&mut a, 90 * MS), Vec::<String>::new());
-    assert_eq!(a.wants_to_take("a", Some(5 * SECOND)).1, ["a may take"]);
+    a.passes(MS);
+    assert!(acquires(a.sends()));
+    a.answered(granted(7));
+    a.leaves("a", true);
+    a.sends().unwrap();
+    a.answered(released());
+    let (_, said) = a.wants_to_take("a", Some(5 * SECOND));
+    assert_eq!(said, ["a may take"], "another series begins");
 }
 
 #[test]
@@ -460,56 +464,4 @@ fn a_caller_asks_often_for_a_locked_row() {
     a.sends().unwrap();
     a.answered(Outcome::Skipped);
     assert!(a.machine.poll_timeout().unwrap() > a.now + 8 * MS);
-}
-
-/// While the transaction commits, the next caller gets its connection.
-#[test]
-fn the_next_caller_is_told_when_the_one_before_commits() {
-    let (mut process, first) = Process::trying("first");
-    process.wants_to_take("second", Some(5 * SECOND));
-    process.wants_to_take("third", Some(5 * SECOND));
-    assert!(process.has_taken(&first, 7));
-    let ownership = process.ownership.clone().unwrap();
-    let (closes, said) = process.step(|machine, env| machine.close(env, &ownership));
-    assert!(closes.is_ok());
-    assert_eq!(said, ["second may take soon"]);
-    let second = process.given();
-    assert_eq!(process.comes_back(second, true), [""; 0]);
-    assert_eq!(process.is_over(), ["second may take"]);
-}
-
-/// A caller whose connection comes late does not stop the others, and keeps its place.
-#[test]
-fn a_caller_that_was_told_and_is_not_back_is_passed_over() {
-    let (mut process, first) = Process::trying("first");
-    process.wants_to_take("second", Some(5 * SECOND));
-    process.wants_to_take("third", Some(5 * SECOND));
-    assert!(process.has_taken(&first, 7));
-    let ownership = process.ownership.clone().unwrap();
-    let (closes, _) = process.step(|machine, env| machine.close(env, &ownership));
-    assert!(closes.is_ok());
-    let second = process.given();
-    assert_eq!(process.is_over(), ["third may take"]);
-    let third = process.given();
-    assert_eq!(process.comes_back(second, true), [""; 0]);
-    // It is told once only, so that it is not late each time.
-    assert!(process.has_taken(&third, 8));
-    let ownership = process.ownership.clone().unwrap();
-    let (closes, said) = process.step(|machine, env| machine.close(env, &ownership));
-    assert!(closes.is_ok());
-    assert_eq!(said, [""; 0]);
-    assert_eq!(process.is_over(), ["second may take"]);
-}
-
-/// Whoever may not take again at once need not get a connection.
-#[test]
-fn nobody_is_told_when_the_process_is_about_to_stand_back() {
-    let (mut process, first) = Process::trying("first");
-    process.wants_to_take("second", Some(5 * SECOND));
-    process.now = process.now + Duration::from_millis(401);
-    assert!(process.has_taken(&first, 7));
-    let ownership = process.ownership.clone().unwrap();
-    let (closes, said) = process.step(|machine, env| machine.close(env, &ownership));
-    assert!(closes.is_ok());
-    assert_eq!(said, [""; 0]);
 }

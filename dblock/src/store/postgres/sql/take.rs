@@ -107,5 +107,18 @@ pub(in super::super) fn commit(transaction: Option<&str>) -> String {
     format!("{check}; COMMIT AND CHAIN")
 }
 
+/// `$1` key, `$2` lease, as text. Commits, unless the row no longer names the lease: then the message fails before its
+/// second statement. The row stays locked until the transaction has ended, so nobody takes the key over meanwhile.
+pub(in super::super) fn commit_by_lease(table: &str) -> String {
+    let [eq, gt] = ["=", ">"].map(operator);
+    format!(
+        "SELECT coalesce((SELECT '1' FROM {table} WHERE lock_key {eq} $1 AND lease_id {eq} $2::pg_catalog.uuid
+    AND reentrant_count {gt} 0 FOR SHARE), '{LEASE_OVER}')::integer; COMMIT AND CHAIN"
+    )
+}
+
+/// What an error of [`commit_by_lease`] says when the lease was over.
+pub(in super::super) const LEASE_OVER: &str = "dblock: the lease is over";
+
 /// What an error of [`commit`] says when the transaction was over before.
 pub(in super::super) const OVER: &str = "dblock: the transaction is over";
