@@ -9,7 +9,7 @@
 //! - `asking` says when to ask for one, and keeps this process's place as successor.
 //! - `queue` holds the callers of this process, and is fair to other processes.
 //! - `abandoned` holds acquires whose answer nobody takes any more.
-//! - `turns` lets a caller that is alone try to take the key in a transaction of its own.
+//! - `turns` lets a caller that waits alone try to take the key in a transaction of its own.
 //! - `entering` gives a lease that comes to this process to a caller, or tells callers that they do not get one.
 //! - `requests` says which request goes next, what its answer means, and what is still to be done.
 
@@ -180,12 +180,7 @@ impl<A, C> Machine<A, C> {
         self.during(env, |machine, env| {
             machine.ask_for(&call);
             let since = env.now;
-            let takes = call.takes && machine.may_take(since);
-            let number = machine.queue.push(Waiter { call, since, to });
-            if takes {
-                machine.give_turn(number, env);
-            }
-            number
+            machine.queue.push(Waiter { call, since, to })
         })
     }
 
@@ -534,6 +529,7 @@ impl<A, C> Machine<A, C> {
         if self.held.is_none() && self.on_its_way.is_none() {
             self.enter_after_wake_up(env);
             self.give_up_places(now);
+            self.give_turn(env);
         }
     }
 

@@ -8,7 +8,7 @@ use crate::LockOptions;
 use crate::engine::{EngineHandle, Hold, Lease};
 #[cfg(feature = "run_once")]
 use crate::store::fence::Completion;
-use crate::store::fence::{self, DriverError, FenceConnection, PoolId, TransactionId};
+use crate::store::fence::{self, CommitByLease, DriverError, FenceConnection, PoolId, TransactionId};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::{LockError, LostReason};
 
@@ -221,30 +221,31 @@ where
     }
     let check = check_of(lease, hold.engine())?;
     let source = check.source;
-    let with_check = source.dialect.commit_by_lease(&source.table).map(|text| {
-        let [key, lease_id, _] = check.values();
-        source.message(&text, [key, lease_id])
-    });
+    let [key, lease_id, _] = check.values();
     let committed = async {
-        let statement = if with_check.is_some() {
-            with_check
-        } else {
-            verify([lease], hold.engine(), &mut transaction).await?;
-            source.dialect.commit(None).map(|text| source.message(&text, []))
+        let statement = match source.dialect.commit_by_lease(&source.table) {
+            CommitByLease::InOneMessage(text) => Some(source.message(&text, [key, lease_id])),
+            CommitByLease::After(text) => {
+                let stands = source.query(&mut transaction, &text, [key, lease_id]).await?;
+                if stands.is_empty() {
+                    return Ok(None);
+                }
+                source.dialect.commit(None).map(|text| source.message(&text, []))
+            }
         };
-        let committed = fence::commit(source.dialect, transaction, statement).await;
-        committed.map_err(|error| failed(lease, error))
+        fence::commit(source.dialect, transaction, statement)
+            .await
+            .map(Some)
     };
     match committed.await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(error)) if source.dialect.lease_was_over(&error) => Err(refused(lease, hold.engine()).await),
-        Ok(Err(error)) => Err(over(lease, error)),
+        Ok(Some(Ok(()))) => Ok(()),
+        Ok(Some(Err(error))) if !source.dialect.lease_was_over(&error) => Err(over(lease, error)),
+        Ok(None | Some(Err(_))) => Err(refused(lease, hold.engine()).await),
         Err(error) => {
-            if matches!(&error, LockError::Store { source, .. } if source.kind() == StoreErrorKind::Conflict)
-            {
-                source.pools.saw_a_conflict(pool);
+            if fence::is_old_snapshot(&error) {
+                source.pools.saw_an_old_snapshot(pool);
             }
-            Err(error)
+            Err(failed(lease, error))
         }
     }
 }

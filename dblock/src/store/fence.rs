@@ -21,7 +21,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 pub use self::error::DriverError;
-pub(crate) use self::over_sqlx::{begin_failed, commit};
+pub(crate) use self::over_sqlx::{begin_failed, commit, is_old_snapshot};
 pub use self::statement::FenceStatement;
 #[cfg(feature = "postgres")]
 pub(crate) use self::statement::{filled, literal};
@@ -218,12 +218,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The text that commits the transaction in one message, unless the lease with this key (`$1`) and id (`$2`) is
-    /// over in `table`, or the transaction is. `None`: the lease is [verified](Self::verify) first.
-    fn commit_by_lease(&self, table: &str) -> Option<String> {
-        let _ = table;
-        None
-    }
+    /// How the transaction commits unless the lease with this key (`$1`) and id (`$2`) is over in `table`, or the
+    /// transaction is.
+    fn commit_by_lease(&self, table: &str) -> CommitByLease;
 
     /// Whether this error of a commit says that the transaction was over before.
     fn was_over(&self, error: &DriverError) -> bool {
@@ -236,6 +233,15 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         let _ = error;
         false
     }
+}
+
+/// From [`Dialect::commit_by_lease`]. Each database has one of these.
+#[cfg_attr(not(all(feature = "postgres", feature = "mysql")), allow(dead_code))]
+pub(crate) enum CommitByLease {
+    /// This text checks and commits, in one message.
+    InOneMessage(String),
+    /// This statement locks the row, and returns one if it names the lease. Then comes [`Dialect::commit`].
+    After(String),
 }
 
 /// What tells a transaction from those that come after it on its connection, for [`Dialect::commit`]: empty where
@@ -327,7 +333,7 @@ impl Pools {
     }
 
     /// The row was newer than the snapshot of a transaction of this pool: the next ones lock it first.
-    pub(crate) fn saw_a_conflict(&self, pool: PoolId) {
+    pub(crate) fn saw_an_old_snapshot(&self, pool: PoolId) {
         self.lock().insert(pool, false);
     }
 }

@@ -1,5 +1,6 @@
 //! Locks that end with a transaction of sqlx: `transaction`, and calls with `tx = tx`.
 
+mod by_lease;
 mod failed;
 mod lent;
 mod of_the_caller;

@@ -186,21 +186,22 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    /// Whether a caller that comes now gets a turn: nobody else of this process wants the key or has it, and the
-    /// row cannot name a lease of this process. Callers that wait for each other share a lease instead, which
-    /// they hand over without the store.
-    pub(super) fn may_take(&self, now: Time) -> bool {
-        self.queue.is_empty()
+    /// A caller that waits alone gets a turn, if it can take the key and the row cannot name a lease of this process.
+    /// Callers that wait together share a lease instead, which they hand over without the store.
+    pub(super) fn give_turn(&mut self, env: &mut Env<'_>) {
+        let may_take = self.queue.len() == 1
             && self.held.is_none()
-            && self.on_its_way.is_none()
             && self.turns.may_give()
             && self.asking.stand.is_none()
             && self.abandoned.is_empty()
-            && self.asking.may_ask(now)
-    }
-
-    /// The caller with this number gets a turn.
-    pub(super) fn give_turn(&mut self, number: u64, env: &mut Env<'_>) {
+            && self.asking.may_ask(env.now);
+        let first = self
+            .queue
+            .first()
+            .filter(|(_, first)| may_take && first.call.takes);
+        let Some(number) = first.map(|(number, _)| number) else {
+            return;
+        };
         if let Some(waiter) = self.queue.remove(number) {
             let lease_id = env.random.lease_id();
             let turn = Turn { number, lease_id };

@@ -134,6 +134,13 @@ fn commit_failed(error: StoreError) -> StoreError {
     error
 }
 
+/// The row was newer than the transaction's snapshot.
+pub(crate) fn is_old_snapshot(error: &StoreError) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref::<sqlx::Error>());
+    let code = source.and_then(sqlx::Error::as_database_error).and_then(code);
+    matches!(code.as_deref(), Some("40001" | "1020"))
+}
+
 fn driver_error(error: sqlx::Error) -> DriverError {
     let answer = error.as_database_error();
     let failed = match answer.and_then(|answer| Some((answer.message(), code(answer)?))) {

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::{error, sql};
 use crate::store::fence::{
-    Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease, Take, Took,
-    TransactionId, time_left, unreadable,
+    CommitByLease, Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease,
+    Take, Took, TransactionId, time_left, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -133,6 +133,10 @@ impl Dialect for MySql {
 
     fn begins_with(&self) -> Option<&'static str> {
         Some(MARK)
+    }
+
+    fn commit_by_lease(&self, table: &str) -> CommitByLease {
+        CommitByLease::After(sql::lease_stands(table))
     }
 
     fn commit(&self, _: Option<&TransactionId>) -> Option<String> {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{error, sql};
 use crate::store::fence::{
-    Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, Take, Took, TransactionId,
-    time_left, unreadable,
+    CommitByLease, Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, Take, Took,
+    TransactionId, time_left, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -135,8 +135,8 @@ impl Dialect for Postgres {
         Some(sql::commit(id.map(String::as_str)))
     }
 
-    fn commit_by_lease(&self, table: &str) -> Option<String> {
-        Some(sql::commit_by_lease(table))
+    fn commit_by_lease(&self, table: &str) -> CommitByLease {
+        CommitByLease::InOneMessage(sql::commit_by_lease(table))
     }
 
     /// `COMMIT AND CHAIN` outside of a transaction is an error: 25P01.

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{error, sql};
 use crate::store::fence::{
-    Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, TransactionId, time_left,
+    CommitByLease, Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, TransactionId,
+    time_left,
 };
 use crate::store::{StoreError, StoreFuture};
 
@@ -72,6 +73,10 @@ impl Dialect for Sqlite {
 
     fn failed(&self, error: DriverError) -> StoreError {
         error::of_fence_check(error)
+    }
+
+    fn commit_by_lease(&self, table: &str) -> CommitByLease {
+        CommitByLease::After(sql::lease_stands(table))
     }
 
     fn has_one_writer(&self) -> bool {

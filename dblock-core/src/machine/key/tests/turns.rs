@@ -138,9 +138,17 @@ fn max_hold_ends_what_was_taken() {
     assert_eq!(body.ended(), Some(LostReason::MaxHold));
 }
 
+#[test]
+fn a_caller_that_waits_alone_has_the_next_turn() {
+    let (mut a, given) = Process::trying("a");
+    assert!(a.wants_to_take("b", Some(5 * SECOND)).1.is_empty());
+    assert!(a.has_taken(&given, 7));
+    assert_eq!(a.is_over(), ["b may take"]);
+}
+
 /// They share a lease, because that is handed over without the store.
 #[test]
-fn callers_that_wait_for_a_take_get_a_lease() {
+fn callers_that_wait_together_get_a_lease() {
     let (mut a, given) = Process::trying("a");
     for ticket in ["b", "c"] {
         assert!(a.wants_to_take(ticket, Some(5 * SECOND)).1.is_empty());
@@ -181,11 +189,11 @@ fn a_turn_is_over_after_a_while() {
     let (mut a, given) = Process::trying("a");
     a.wants_to_take("b", Some(5 * SECOND));
     assert_eq!(a.machine.poll_timeout(), Some(a.now + TURN));
-    a.passes(2499 * MS);
-    assert_eq!(a.sends(), None);
-    a.passes(MS);
+    assert!(a.passes(2499 * MS).is_empty());
+    assert_eq!(a.passes(MS), ["b may take"]);
+    let next = a.given();
     assert!(!a.has_taken(&given, 7), "it is too late");
-    assert!(acquires(a.sends()));
+    assert!(a.has_taken(&next, 8));
 }
 
 #[test]
@@ -211,8 +219,8 @@ fn whoever_is_gone_has_no_turn() {
     let (mut a, given) = Process::trying("a");
     a.wants_to_take("b", Some(5 * SECOND));
     let number = given.turn.number;
-    a.says(|machine, env| machine.give_up(env, number));
-    assert!(acquires(a.sends()));
+    let said = a.says(|machine, env| machine.give_up(env, number));
+    assert_eq!(said, ["b may take"]);
     assert!(!a.has_taken(&given, 7));
 }
 
@@ -312,8 +320,7 @@ fn no_turn_is_given_while_something_of_the_process_may_be_in_the_row() {
     assert!(said.is_empty());
     assert!(a.wants_to_take("b", Some(5 * SECOND)).1.is_empty());
     assert!(matches!(a.sends().unwrap().action, Action::Release));
-    a.answered(released());
-    assert!(acquires(a.sends()));
+    assert_eq!(a.answered(released()), ["b may take"]);
 
     // A place as successor.
     let (mut a, _) = Process::queued();
@@ -342,16 +349,14 @@ fn no_turn_is_given_while_something_of_the_process_may_be_in_the_row() {
 fn no_turn_is_given_before_the_clock_has_passed_the_ceiling() {
     let (mut a, given) = Process::trying("a");
     assert!(a.comes_back_after(given, SECOND).is_empty());
-    for time in [999 * MS, MS] {
-        assert!(acquires(a.sends()), "a lease has no such need");
-        a.answered(granted(7));
-        a.leaves("a", true);
-        a.sends().unwrap();
-        a.answered(released());
-        a.passes(time);
-        let (_, said) = a.wants_to_take("b", Some(5 * SECOND));
-        assert_eq!(said.is_empty(), time != MS, "{said:?}");
-    }
+    assert!(acquires(a.sends()), "a lease has no such need");
+    a.answered(granted(7));
+    a.leaves("a", true);
+    a.sends().unwrap();
+    a.answered(released());
+    a.passes(999 * MS);
+    assert!(a.wants_to_take("b", Some(5 * SECOND)).1.is_empty());
+    assert_eq!(a.passes(MS), ["b may take"]);
 }
 
 /// Nobody tells of the end of the transaction.
@@ -374,8 +379,7 @@ fn what_was_left_in_a_transaction_is_asked_for_after_pauses_that_double() {
         a.sends().unwrap();
         assert_eq!(a.answered(answer), ["a confirmed"]);
         assert!(matches!(a.notes[..], [Note::Released(_)]), "{:?}", a.notes);
-        a.passes(10 * MS);
-        assert!(acquires(a.sends()));
+        assert_eq!(a.passes(10 * MS), ["b may take"]);
     }
 }
 
@@ -401,8 +405,8 @@ fn a_caller_that_waited_for_the_key_says_so() {
     a.passes(SECOND);
     a.is_over();
     a.passes(10 * MS);
-    a.sends().unwrap();
-    a.answered(granted(8));
+    let given = a.given();
+    a.has_taken(&given, 8);
     let waited = |note: &Note| matches!(note, Note::Waited(_, time) if *time == SECOND + 10 * MS);
     assert!(a.notes.iter().any(waited), "{:?}", a.notes);
 }
@@ -427,14 +431,9 @@ fn a_process_that_takes_again_and_again_stands_back() {
     assert!(a.wants_to_take("a", Some(5 * SECOND)).1.is_empty());
     assert_eq!(a.sends(), None, "nor does it ask for a lease");
     assert_eq!(a.machine.poll_timeout(), Some(a.now + MS));
-    a.passes(MS);
-    assert!(acquires(a.sends()));
-    a.answered(granted(7));
-    a.leaves("a", true);
-    a.sends().unwrap();
-    a.answered(released());
-    let (_, said) = a.wants_to_take("a", Some(5 * SECOND));
-    assert_eq!(said, ["a may take"], "another series begins");
+    assert_eq!(a.passes(MS), ["a may take"], "another series begins");
+    assert_eq!(take(&mut a, 90 * MS), Vec::<String>::new());
+    assert_eq!(a.wants_to_take("a", Some(5 * SECOND)).1, ["a may take"]);
 }
 
 #[test]
