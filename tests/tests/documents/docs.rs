@@ -28,7 +28,7 @@ fn names(document: &str) -> impl Iterator<Item = &str> {
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
     };
     let is_setting = |name: &str| {
-        ["innodb_", "wal_", "distributed_lock_"]
+        ["innodb_", "wal_", "pg_", "distributed_lock_"]
             .iter()
             .any(|its| name.starts_with(its))
     };

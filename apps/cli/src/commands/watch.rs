@@ -105,10 +105,11 @@ fn events(before: &Rows, now: &Rows) -> Vec<Event> {
         if old.is_none_or(|old| old.transaction.is_some() != row.transaction.is_some() && !row.has_lease()) {
             events.push(event(What::Held, key, &who(row), row.fence_token));
         }
-        if row.revoked && !old.is_some_and(|old| old.revoked) {
+        // What a row says of its lease means nothing when only a transaction keeps it.
+        if row.revoked && row.has_lease() && !old.is_some_and(|old| old.revoked) {
             events.push(event(What::Revoked, key, &row.holder, row.fence_token));
         }
-        let waits = row.next.as_ref().filter(|next| next.until > row.now);
+        let waits = row.live_successor();
         let waited = old.and_then(|old| old.next.as_ref());
         if let Some(next) = waits.filter(|next| waited.is_none_or(|old| old.owner != next.owner)) {
             events.push(event(What::Waiting, key, &next.holder, row.fence_token));
@@ -161,6 +162,8 @@ mod tests {
 
     fn row(key: &str, token: i64) -> LockRow {
         let mut row = LockRow::new(Key::new(None, key).unwrap(), Timestamp::from_micros(5));
+        row.reentrant_count = 1;
+        row.expire_at = Timestamp::from_micros(9);
         row.fence_token = token;
         row.holder = format!("host/{token}");
         row
@@ -202,6 +205,8 @@ mod tests {
         );
 
         let mut kept = old.clone();
+        kept.reentrant_count = 0;
+        kept.revoked = true;
         kept.transaction = Some(OpenTransaction::default());
         assert_eq!(
             told(&[], std::slice::from_ref(&kept)),

@@ -99,15 +99,16 @@ async fn kept(store: &MySqlStore, key: &Key) -> Result<(), StoreError> {
         None => return Ok(()),
     };
     // Without the right PROCESS there is an error. It is that one only if there is no other.
-    let remedy = match answer(store, sql::LOCKING.to_owned()).await.as_deref() {
-        Ok([only]) => {
-            let read = || Ok::<_, sqlx::Error>((only.try_get::<u64, _>(0)?, only.try_get(1)?));
-            let (session, since) = read().map_err(|error| store.failed(error))?;
-            transaction.session = Some(session);
-            transaction.since = Some(Timestamp::from_micros(since));
-            format!("end that session by KILL {session}")
-        }
-        _ => "find its session in information_schema.innodb_trx, as trx_mysql_thread_id, and end it by KILL"
+    if let Ok([only]) = answer(store, sql::LOCKING.to_owned()).await.as_deref() {
+        let read = || Ok::<_, sqlx::Error>((only.try_get::<u64, _>(0)?, only.try_get(1)?));
+        let (session, since) = read().map_err(|error| store.failed(error))?;
+        transaction.session = (session > 0).then_some(session);
+        transaction.since = Some(Timestamp::from_micros(since));
+    }
+    let remedy = match transaction.session {
+        Some(session) => format!("end that session by KILL {session}"),
+        None => "find its session in information_schema.innodb_trx, as trx_mysql_thread_id, and end it by KILL; \
+                 session 0 stands for a prepared transaction: end it by XA ROLLBACK, with its name from XA RECOVER"
             .to_owned(),
     };
     let message = transaction.keeps(row.now, &remedy);

@@ -58,10 +58,11 @@ pub(super) fn probe(table: &str, key: &Key) -> String {
     format!("SELECT 1 FROM {table} FORCE INDEX (PRIMARY) WHERE lock_key = {key} FOR UPDATE SKIP LOCKED")
 }
 
-/// The transactions that have rows locked, as far as this user may see them: the session, and the start in µs.
-/// The server shows them as they were up to a tenth of a second ago.
+/// The transactions that have rows locked, as far as this user may see them: the session, or 0 if it has gone and
+/// left one that is prepared, and the start in µs. The server shows them as they were up to a tenth of a second
+/// ago, and the start in its own time zone, whatever that of the session is.
 pub(super) const LOCKING: &str = "SELECT CAST(trx_mysql_thread_id AS UNSIGNED), \
-                                  TIMESTAMPDIFF(MICROSECOND, '1970-01-01', trx_started) \
+                                  TIMESTAMPDIFF(MICROSECOND, '1970-01-01', CONVERT_TZ(trx_started, 'SYSTEM', '+00:00')) \
                                   FROM information_schema.innodb_trx \
                                   WHERE trx_rows_locked > 0 AND trx_mysql_thread_id <> CONNECTION_ID() LIMIT 2";
 

@@ -7,6 +7,7 @@ use dblock::{InspectFilter, LockError, LockManager, LockRow, OpenTransaction};
 use dblock_tests::backend::{Kind, Place};
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
+use sqlx::mysql::MySqlConnection;
 use sqlx::postgres::PgConnection;
 use sqlx::{AssertSqlSafe, Connection as _, PgPool};
 
@@ -29,6 +30,8 @@ on_every_store!(postgres:
     a_user_without_rights_sees_it_too,
     a_statement_of_dblock_is_no_transaction,
 );
+
+on_every_store!(mysql: a_prepared_transaction_is_no_session);
 
 impl Seen<'_> {
     async fn get(&self) -> LockRow {
@@ -283,6 +286,26 @@ async fn a_prepared_transaction_is_open(backend: Backend) {
     let end = format!("ROLLBACK PREPARED '{quoted}'");
     assert!(refused.to_string().contains(&end), "{refused}");
     execute(&mut user, end).await.unwrap();
+    seen.is_free().await;
+}
+
+/// Once its client has gone the server shows session 0, which nobody can end.
+async fn a_prepared_transaction_is_no_session(backend: Backend) {
+    let (locks, operator) = (backend.manager().await, backend.manager().await);
+    let seen = Seen(&operator);
+    is_free(&locks).await;
+    let mut user = MySqlConnection::connect(&backend.url().unwrap()).await.unwrap();
+    let name = &backend.table;
+    // MariaDB gives up what a prepared transaction has locked and not written.
+    let write = format!("UPDATE {name} SET holder = 'me' WHERE lock_key = 'key'");
+    let prepare = format!("XA START '{name}'; {write}; XA END '{name}'; XA PREPARE '{name}'");
+    execute(&mut user, prepare).await.unwrap();
+    user.close().await.unwrap();
+    assert_eq!(seen.transaction().await.session, None);
+    let refused = operator.admin().force_release("key").await.unwrap_err();
+    let said = refused.to_string();
+    assert!(said.contains("KILL") && !said.contains("KILL 0"), "{said}");
+    backend.execute(&format!("XA ROLLBACK '{name}'")).await;
     seen.is_free().await;
 }
 

@@ -11,9 +11,10 @@
 //! # What `xmax` does not say
 //! - *Whether the row was written or only locked.* It makes no difference: while somebody has it locked, nobody
 //!   else gets the key.
-//! - *Whether it is an id at all.* If several transactions lock a row in shared mode, `xmax` is the number of
-//!   their group. It may be that of a transaction that ended long ago. So an `xmax` of a transaction that is not
-//!   open is [`DOUBT`]. For one key the row's lock is then tried, by [`probe`]; a list lets it be.
+//! - *Whether it is an id at all.* If several transactions lock a row in shared mode, or one locks it outside of a
+//!   savepoint and writes it inside, `xmax` is the number of their group. It may be that of a transaction that
+//!   ended long ago. So an `xmax` of a transaction that is not open is [`DOUBT`]. For one key the row's lock is then
+//!   tried, by [`probe`]; a list lets it be.
 //! - *All 64 bits*, which `pg_xact_status` wants, and it fails for an id that was not given yet. `age` counts from the
 //!   next id, as it is when the statement first asks. The snapshot has all bits of an id, but not the newest one: ids
 //!   of transactions that are running may be ahead of it. An id that is ahead of the next one was given since, or is
