@@ -111,7 +111,7 @@ macro_rules! forward_to_inner {
         fn make_free_rows<'a>(
             &'a self,
             keys: &'a [$crate::dblock_core::Key],
-        ) -> $crate::dblock_core::store::StoreFuture<'a, Result<(), $crate::dblock_core::store::StoreError>> {
+        ) -> $crate::dblock_core::store::StoreFuture<'a, Result<bool, $crate::dblock_core::store::StoreError>> {
             self.inner.make_free_rows(keys)
         }
 

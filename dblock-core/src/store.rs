@@ -250,11 +250,11 @@ pub trait Store: Debug + Send + Sync + 'static {
     }
 
     /// For stores of dblock itself: makes free rows for those keys that have none, for transactions that are about
-    /// to take them. A row that a crash of the server forgets is no harm.
+    /// to take them. Returns whether there was such a key. A row that a crash of the server forgets is no harm.
     #[doc(hidden)]
-    fn make_free_rows<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Result<(), StoreError>> {
+    fn make_free_rows<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Result<bool, StoreError>> {
         let _ = keys;
-        Box::pin(async { Ok(()) })
+        Box::pin(async { Ok(false) })
     }
 
     /// The records of `run_once`; `None`, the default, for a store that keeps none.

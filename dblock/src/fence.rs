@@ -19,7 +19,7 @@ use futures_util::future::try_join_all;
 #[cfg(feature = "run_once")]
 pub(crate) use self::keep::complete;
 pub(crate) use self::keep::{
-    Keeps, begins_with, check_options, commit, commit_by_lease, is_kept_at_once, keep, keep_at_once, keeps,
+    Kept, begins_with, check_options, commit, is_kept_at_once, keep, keep_at_once, keeps,
 };
 pub(crate) use self::which_transaction::committed_row;
 pub(crate) use self::which_transaction::is_kept_by;

@@ -46,7 +46,7 @@ struct Alive {
     #[cfg(any(feature = "sql", feature = "run_once"))]
     rows: Reads<LockRow>,
     #[cfg(feature = "sql")]
-    free_rows: Reads<()>,
+    free_rows: Reads<bool>,
     #[cfg(feature = "run_once")]
     records: Reads<Record>,
 }

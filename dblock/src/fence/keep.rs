@@ -8,7 +8,7 @@ use crate::LockOptions;
 use crate::engine::{EngineHandle, Hold, Lease};
 #[cfg(feature = "run_once")]
 use crate::store::fence::Completion;
-use crate::store::fence::{self, CommitByLease, DriverError, FenceConnection, PoolId, TransactionId};
+use crate::store::fence::{self, FenceConnection, PoolId, TransactionId};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::{LockError, LostReason};
 
@@ -34,30 +34,50 @@ pub(crate) fn is_kept_at_once(hold: &Hold) -> bool {
     source.is_none_or(|source| !source.dialect.has_one_writer())
 }
 
-/// How a lock with a lease ends with a transaction of its own.
-pub(crate) enum Keeps {
-    /// The transaction writes the release before the body runs, and keeps the key from then on.
-    AtOnce,
+/// How a transaction keeps its lock.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// It has taken the key itself: a rollback frees that too.
+    Taken(TransactionId),
+    /// It has written the release before the body. Without an id an outer hold goes on.
+    AtOnce(Option<TransactionId>),
     /// The release is its last statement.
     AtTheEnd,
-    /// The lease goes on, and is checked in the message of the commit. So it can be handed over without the store.
+    /// By nothing: the lease goes on, and is checked right before the commit. So it can be handed over without the
+    /// store.
     ByLease,
 }
 
-/// The lease goes on only where the commit's check is no surprise: the pool is known to be of the lock's database, and
-/// a statement of its transactions sees what others wrote since they began.
-pub(crate) fn keeps(hold: &Hold, options: &LockOptions, pool: PoolId) -> Keeps {
-    if !is_kept_at_once(hold) {
-        return Keeps::AtTheEnd;
+impl Kept {
+    fn id(self) -> Option<TransactionId> {
+        match self {
+            Self::Taken(id) => Some(id),
+            Self::AtOnce(id) => id,
+            Self::AtTheEnd | Self::ByLease => None,
+        }
     }
+}
+
+/// Begins to end the lock with a transaction that has just begun.
+///
+/// The lease goes on only where the check before the commit is no surprise: the pool is known to be of the lock's
+/// database, and a statement of its transactions sees what others wrote since they began.
+pub(crate) async fn keeps(
+    hold: &Hold,
+    options: &LockOptions,
+    pool: PoolId,
+    transaction: &mut dyn FenceConnection,
+) -> Result<Kept, LockError> {
     let lease = hold.lease();
     let source = hold.engine().fence_source(lease.key());
+    if source.is_some_and(|source| source.dialect.has_one_writer()) {
+        return Ok(Kept::AtTheEnd);
+    }
     let is_known = source.is_some_and(|source| source.pools.may_check_last(pool));
     if options.renew && lease.hold_count() == 1 && !lease.is_kept_in_transaction() && is_known {
-        Keeps::ByLease
-    } else {
-        Keeps::AtOnce
+        return Ok(Kept::ByLease);
     }
+    Ok(Kept::AtOnce(keep_at_once(hold, transaction).await?))
 }
 
 /// Writes the end of locks of one engine into the transaction, which keeps the keys from here on. After a
@@ -173,41 +193,12 @@ pub(crate) fn begins_with(hold: &Hold) -> Option<&'static str> {
     source.and_then(|source| source.dialect.begins_with())
 }
 
-/// Commits the transaction of a lock: it must still be the one that keeps it. `id`: as [`keep`] or the take said.
+/// Commits the transaction of a lock. It must still be the one that keeps the lock; where the lease goes on, the row must
+/// name it, and others are kept from the key until the transaction has ended.
 pub(crate) async fn commit<DB>(
     hold: &Hold,
-    transaction: Transaction<'static, DB>,
-    id: Option<&TransactionId>,
-    pool: PoolId,
-) -> Result<(), LockError>
-where
-    DB: sqlx::Database,
-    Transaction<'static, DB>: FenceConnection,
-{
-    let lease = hold.lease();
-    if !lease.is_kept_in_transaction() {
-        // An outer hold goes on, whose lease was checked in this transaction.
-        lease.check()?;
-    } else if !lease.close() {
-        // Dropping the transaction rolls it back, which frees the key too.
-        lease.end_as_gone();
-        return Err(other_hold(lease));
-    }
-    let source = check_of(lease, hold.engine())?.source;
-    let statement = source.dialect.commit(id).map(|text| source.message(&text, []));
-    let committed = fence::commit(source.dialect, transaction, statement).await;
-    committed
-        .map_err(|error| failed(lease, error))?
-        .map_err(|error| over(lease, error))?;
-    source.pools.saw_the_lock_end(pool);
-    Ok(())
-}
-
-/// Commits the transaction of a lock whose lease goes on, unless that is over: until the transaction has ended, the
-/// check in the message of the commit keeps others from the key.
-pub(crate) async fn commit_by_lease<DB>(
-    hold: &Hold,
     mut transaction: Transaction<'static, DB>,
+    kept: Kept,
     pool: PoolId,
 ) -> Result<(), LockError>
 where
@@ -215,55 +206,44 @@ where
     Transaction<'static, DB>: FenceConnection,
 {
     let lease = hold.lease();
-    lease.check()?;
-    if !lease.close() {
-        return Err(other_hold(lease));
+    let frees = lease.is_kept_in_transaction();
+    if (frees || kept == Kept::ByLease) && !lease.close() {
+        if frees {
+            // Dropping the transaction rolls it back, which frees the key too.
+            lease.end_as_gone();
+        }
+        let message = "the lock has another hold still, as a task that has inherited it: the commit would free the key beside \
+                       it. Nothing was committed: await such tasks in the body";
+        return Err(failed(lease, StoreError::new(StoreErrorKind::Other, message)));
     }
     let check = check_of(lease, hold.engine())?;
-    let source = check.source;
-    let [key, lease_id, _] = check.values();
-    let committed = async {
-        let statement = match source.dialect.commit_by_lease(&source.table) {
-            CommitByLease::InOneMessage(text) => Some(source.message(&text, [key, lease_id])),
-            CommitByLease::After(text) => {
-                let stands = source.query(&mut transaction, &text, [key, lease_id]).await?;
-                if stands.is_empty() {
-                    return Ok(None);
-                }
-                source.dialect.commit(None).map(|text| source.message(&text, []))
-            }
-        };
-        fence::commit(source.dialect, transaction, statement)
-            .await
-            .map(Some)
-    };
-    match committed.await {
-        Ok(Some(Ok(()))) => Ok(()),
-        Ok(Some(Err(error))) if !source.dialect.lease_was_over(&error) => Err(over(lease, error)),
-        Ok(None | Some(Err(_))) => Err(refused(lease, hold.engine()).await),
-        Err(error) => {
+    let (source, dialect) = (check.source, check.source.dialect);
+    let id = kept.id();
+    if id.is_none() {
+        lease.check()?;
+        let [key, lease_id, _] = check.values();
+        let sql = dialect.lease_stands(&source.table);
+        let stands = source.query(&mut transaction, &sql, [key, lease_id]);
+        let stands = stands.await.map_err(|error| {
             if fence::is_old_snapshot(&error) {
                 source.pools.saw_an_old_snapshot(pool);
             }
-            Err(failed(lease, error))
+            failed(lease, error)
+        })?;
+        if stands.is_empty() {
+            return Err(refused(lease, hold.engine()).await);
         }
     }
-}
-
-/// The commit would end the lock beside another hold, or the hold would outlive the work that it was for.
-fn other_hold(lease: &Lease) -> LockError {
-    let message = "the lock has another hold still, as a task that has inherited it: the commit would free the key beside \
-                   it. Nothing was committed: await such tasks in the body";
-    failed(lease, StoreError::new(StoreErrorKind::Other, message))
-}
-
-fn over(lease: &Lease, error: DriverError) -> LockError {
-    // Never taken for a conflict: what the body has committed by itself would be done again.
-    let message = "the transaction that keeps the lock was over before its commit: the body ended it, as some \
-                   statements of MySQL do, or swallowed an error that ended it. What it did until then may stand: \
-                   look at the data before you repeat the call";
-    failed(
-        lease,
-        StoreError::new(StoreErrorKind::Other, message).with_source(error),
-    )
+    let committed = fence::commit(dialect, transaction, id.as_ref()).await;
+    committed
+        .map_err(|error| failed(lease, error))?
+        .map_err(|error| {
+            // Never taken for a conflict: what the body has committed by itself would be done again.
+            let message = "the transaction that keeps the lock was over before its commit: the body ended it, as some \
+                           statements of MySQL do, or swallowed an error that ended it. What it did until then may stand: \
+                           look at the data before you repeat the call";
+            failed(lease, StoreError::new(StoreErrorKind::Other, message).with_source(error))
+        })?;
+    source.pools.saw_a_lock_end(pool);
+    Ok(())
 }

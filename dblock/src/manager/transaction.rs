@@ -1,8 +1,10 @@
 //! Locks that end with a transaction.
 
 use std::slice::from_ref;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use futures_util::future::join;
 use sqlx::{Pool, Transaction};
 use tokio::time::timeout;
 use tracing::Instrument as _;
@@ -14,7 +16,7 @@ use crate::LockError;
 use crate::LockOptions;
 use crate::body;
 use crate::engine::{Entered, Hold, STORE_TIMEOUT, TurnToTake};
-use crate::fence::{self, FenceConnection, Keeps};
+use crate::fence::{self, FenceConnection, Kept};
 use crate::store::fence::{FenceSource, NotTaken, Take, Took, TransactionId};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::transaction::{LockedTransaction, begin_with};
@@ -33,19 +35,19 @@ const ONE_KEY: &str = "`transaction` takes one key; to end several with a transa
                        transaction with `dblock::begin`, and call the guard's `release_in` in it";
 
 impl LockBuilder<'_> {
-    /// Begins a transaction on `pool` under the lock, runs `body` in it, and commits. The commit
-    /// frees the lock in the same instant as it makes the work visible: others enter after it and never
-    /// before.
+    /// Begins a transaction on `pool` under the lock, runs `body` in it, and commits. Others enter after the
+    /// commit and never before, and nothing is committed when the lock was lost.
     ///
     /// On PostgreSQL, MySQL and MariaDB the transaction itself takes a free key, in one round trip and without a
-    /// lease; while it is open, [`get`](crate::Admin::get) reads the key as free. Elsewhere, where the key is not free,
-    /// and on MySQL and MariaDB where it is new, the lock is acquired first, which costs a commit, and the transaction
-    /// writes its release: one statement, two on MySQL and MariaDB.
+    /// lease: for however long it is open, no ttl runs. Elsewhere, where the key is not free, where all connections of
+    /// the pool are in use, and on MySQL and MariaDB where the key is new, the lock is acquired first, which costs a
+    /// commit, and calls that wait for each other in one process hand it over. It then is a lease as any other, which is
+    /// renewed while the body runs and checked right before the commit; or the transaction writes its release before
+    /// the body, and keeps the key from there on.
     ///
     /// While the call waits for the lock it keeps no connection of the pool. Then the transaction begins within
     /// what is left of `wait`, or within a second if that is more: a pool without a free connection must not
-    /// keep the key. From then on the open transaction
-    /// keeps the key, for however long that takes: no ttl runs, and nothing is renewed. When the body returns
+    /// keep the key. When the body returns
     /// an error or panics, or the future is dropped, the transaction is rolled back and the lock is released.
     /// A nested call with the same key re-enters. It must have ended before the body has: a guard that outlives
     /// the body fails the call.
@@ -126,7 +128,7 @@ impl LockBuilder<'_> {
         let key = Self::one_key(keys, ONE_KEY)?;
         let Opened {
             transaction,
-            kept,
+            mut kept,
             hold,
         } = locks.open(&key, &options, pool).await?;
         let (lent, mut back) = LockedTransaction::new(transaction);
@@ -156,19 +158,10 @@ impl LockBuilder<'_> {
                 return Err(error);
             }
         };
-        let by_lease = matches!(kept, Kept::ByLease);
-        let id = match kept {
-            Kept::ByLease => None,
-            Kept::AtTheEnd => fence::keep(from_ref(&hold), &mut transaction).await?,
-            Kept::Taken(id) => Some(id),
-            Kept::AtOnce(id) => id,
-        };
-        let pool = pool_id(pool);
-        if by_lease {
-            fence::commit_by_lease(&hold, transaction, pool).await?;
-        } else {
-            fence::commit(&hold, transaction, id.as_ref(), pool).await?;
+        if kept == Kept::AtTheEnd {
+            kept = Kept::AtOnce(fence::keep(from_ref(&hold), &mut transaction).await?);
         }
+        fence::commit(&hold, transaction, kept, pool_id(pool)).await?;
         drop(ends_others);
         if hold.lease().is_kept_in_transaction() {
             hold.transaction_over();
@@ -184,18 +177,6 @@ struct Opened<DB: sqlx::Database> {
     transaction: Transaction<'static, DB>,
     kept: Kept,
     hold: Hold,
-}
-
-/// How a transaction keeps its lock.
-enum Kept {
-    /// It has taken the key itself: a rollback frees that too.
-    Taken(TransactionId),
-    /// It has written the end of the lease. Without an id an outer hold goes on.
-    AtOnce(Option<TransactionId>),
-    /// Not at all: the lease goes on, and is checked in the message of the commit.
-    ByLease,
-    /// The end of the lease is its last statement.
-    AtTheEnd,
 }
 
 /// What a try to take a key came to.
@@ -245,11 +226,7 @@ impl LockManager {
             let begins = begin_with(pool, fence::begins_with(&hold));
             let opened = self.with_connection(began, begins).await;
             let mut transaction = opened.map_err(|error| LockError::store_of(key, error))?;
-            let kept = match fence::keeps(&hold, options, pool_id(pool)) {
-                Keeps::AtOnce => Kept::AtOnce(fence::keep_at_once(&hold, &mut transaction).await?),
-                Keeps::AtTheEnd => Kept::AtTheEnd,
-                Keeps::ByLease => Kept::ByLease,
-            };
+            let kept = fence::keeps(&hold, options, pool_id(pool), &mut transaction).await?;
             Ok(Opened {
                 transaction,
                 kept,
@@ -297,7 +274,17 @@ impl LockManager {
             return turn.for_lease(Duration::ZERO).await.map(Err);
         };
         let begins = timeout(CONNECTING, begin_with(pool, source.dialect.begins_with()));
-        let Ok(opened) = begins.await else {
+        let makes_row = async {
+            if source.new_keys.load(Ordering::Relaxed) {
+                // Where this fails, the take finds no row.
+                let makes = self.shared.engine.make_free_row(key);
+                let made = timeout(self.time_to_take(began), makes).await;
+                source
+                    .new_keys
+                    .store(matches!(made, Ok(Ok(true))), Ordering::Relaxed);
+            }
+        };
+        let (Ok(opened), ()) = join(begins, makes_row).await else {
             return turn.for_lease(Duration::ZERO).await.map(Err);
         };
         let mut transaction = opened.map_err(|error| LockError::store_of(key, fence::begin_failed(error)))?;
@@ -358,6 +345,7 @@ impl LockManager {
         };
         let mut took = dialect.take(transaction, &take).await.map_err(failed)?;
         if took == Took::Nothing(NotTaken::Absent) && dialect.makes_free_rows() {
+            source.new_keys.store(true, Ordering::Relaxed);
             self.shared.engine.make_free_row(key).await?;
             took = dialect.take(transaction, &take).await.map_err(failed)?;
         }

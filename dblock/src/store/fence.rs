@@ -218,30 +218,14 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         None
     }
 
-    /// How the transaction commits unless the lease with this key (`$1`) and id (`$2`) is over in `table`, or the
-    /// transaction is.
-    fn commit_by_lease(&self, table: &str) -> CommitByLease;
+    /// The statement that returns a row, and has it locked, if the lease of this key (`$1`) and id (`$2`) is not over.
+    fn lease_stands(&self, table: &str) -> String;
 
     /// Whether this error of a commit says that the transaction was over before.
     fn was_over(&self, error: &DriverError) -> bool {
         let _ = error;
         false
     }
-
-    /// Whether this error of [`commit_by_lease`](Self::commit_by_lease) says that the lease was over.
-    fn lease_was_over(&self, error: &DriverError) -> bool {
-        let _ = error;
-        false
-    }
-}
-
-/// From [`Dialect::commit_by_lease`]. Each database has one of these.
-#[cfg_attr(not(all(feature = "postgres", feature = "mysql")), allow(dead_code))]
-pub(crate) enum CommitByLease {
-    /// This text checks and commits, in one message.
-    InOneMessage(String),
-    /// This statement locks the row, and returns one if it names the lease. Then comes [`Dialect::commit`].
-    After(String),
 }
 
 /// What tells a transaction from those that come after it on its connection, for [`Dialect::commit`]: empty where
@@ -324,7 +308,7 @@ impl Pools {
     }
 
     /// A transaction of this pool has ended a lock: it is of the lock's database.
-    pub(crate) fn saw_the_lock_end(&self, pool: PoolId) {
+    pub(crate) fn saw_a_lock_end(&self, pool: PoolId) {
         let mut known = self.lock();
         if known.len() == Self::MOST {
             known.clear();
@@ -355,6 +339,8 @@ pub(crate) struct FenceSource {
     pub(crate) takes: Arc<AtomicBool>,
     pub(crate) identity: Identity,
     pub(crate) pools: Pools,
+    /// The key that a transaction was to take last had no row. Then the next one probably has none either.
+    pub(crate) new_keys: Arc<AtomicBool>,
 }
 
 impl FenceSource {
@@ -391,11 +377,6 @@ impl FenceSource {
     fn statement(&self, sql: &str, values: impl Into<Vec<String>>) -> FenceStatement {
         let statement = FenceStatement::new(self.dialect.database(), sql, values);
         statement.behind_a_pooler(self.pooled.load(Ordering::Relaxed))
-    }
-
-    /// Statements that go in one message.
-    pub(crate) fn message(&self, sql: &str, values: impl Into<Vec<String>>) -> FenceStatement {
-        FenceStatement::new(self.dialect.database(), sql, values).behind_a_pooler(true)
     }
 
     /// The rows of a statement's answer.

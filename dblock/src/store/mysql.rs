@@ -177,6 +177,7 @@ impl MySqlStore {
             takes: Arc::clone(&self.met.takes),
             identity: self.met.identity.clone(),
             pools: Pools::default(),
+            new_keys: Arc::default(),
         }
     }
 }

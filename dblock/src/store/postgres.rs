@@ -151,6 +151,7 @@ impl PostgresStore {
             takes: Arc::new(AtomicBool::new(true)),
             identity: self.identity.clone(),
             pools: Pools::default(),
+            new_keys: Arc::default(),
         }
     }
 }
@@ -251,7 +252,7 @@ impl Store for PostgresStore {
         Some(Arc::new(self.source()))
     }
 
-    fn make_free_rows<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Result<(), StoreError>> {
+    fn make_free_rows<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Result<bool, StoreError>> {
         Box::pin(admin::make_free_rows(self, keys))
     }
 

@@ -99,6 +99,7 @@ impl SqliteStore {
             takes: Arc::default(),
             identity: Identity::default(),
             pools: Pools::default(),
+            new_keys: Arc::default(),
         }
     }
 }

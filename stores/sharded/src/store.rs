@@ -154,14 +154,15 @@ impl Store for ShardedStore {
     }
 
     /// Each in the shard that keeps it. While keys move, a transaction cannot take any that do.
-    fn make_free_rows<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Result<(), StoreError>> {
+    fn make_free_rows<'a>(&'a self, keys: &'a [Key]) -> StoreFuture<'a, Result<bool, StoreError>> {
         Box::pin(async move {
+            let mut made = false;
             for key in keys {
                 if let Some(shard) = self.shards.get(self.part_of(key)) {
-                    shard.store.make_free_rows(std::slice::from_ref(key)).await?;
+                    made |= shard.store.make_free_rows(std::slice::from_ref(key)).await?;
                 }
             }
-            Ok(())
+            Ok(made)
         })
     }
 

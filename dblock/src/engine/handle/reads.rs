@@ -132,10 +132,11 @@ impl EngineHandle {
         self.alive.rows.at(self, key).await
     }
 
-    /// Makes a free row for a key that has none.
+    /// Makes a free row for a key that has none. Returns whether it had none, or another one that was asked for at the
+    /// same time.
     #[cfg(feature = "sql")]
-    pub(crate) async fn make_free_row(&self, key: &Key) -> Result<(), LockError> {
-        self.alive.free_rows.at(self, key).await.map(drop)
+    pub(crate) async fn make_free_row(&self, key: &Key) -> Result<bool, LockError> {
+        Ok(self.alive.free_rows.at(self, key).await?.unwrap_or_default())
     }
 
     /// The record of a key, read without its lock.

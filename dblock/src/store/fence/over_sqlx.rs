@@ -3,7 +3,7 @@
 use sqlx::error::DatabaseError;
 use sqlx::{AssertSqlSafe, Row as _};
 
-use super::{Database, Dialect, DriverError, FenceConnection, FenceStatement};
+use super::{Database, Dialect, DriverError, FenceConnection, FenceStatement, TransactionId};
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
 macro_rules! fence_connection {
@@ -97,8 +97,7 @@ pub(crate) fn begin_failed(error: sqlx::Error) -> StoreError {
     StoreError::new(StoreErrorKind::Unreachable, message).with_source(error)
 }
 
-/// Commits by this statement, or by the driver's own. The inner error says that the transaction or the lease was over
-/// before.
+/// Commits, unless the transaction was over before, which is the inner error.
 ///
 /// sqlx 0.9 hides what a commit is answered: the commit of a failed transaction is a rollback that succeeds. So
 /// the check of [`Dialect::commit`] goes in one message with it. sqlx does not see such a commit, and sends a
@@ -107,19 +106,22 @@ pub(crate) fn begin_failed(error: sqlx::Error) -> StoreError {
 pub(crate) async fn commit<DB>(
     dialect: &dyn Dialect,
     mut transaction: sqlx::Transaction<'static, DB>,
-    statement: Option<FenceStatement>,
+    id: Option<&TransactionId>,
 ) -> Result<Result<(), DriverError>, StoreError>
 where
     DB: sqlx::Database,
     sqlx::Transaction<'static, DB>: FenceConnection,
 {
-    let done = match statement {
+    let done = match dialect.commit(id) {
         None => transaction.commit().await.map_err(driver_error),
-        Some(statement) => transaction.execute(&statement).await.map(drop),
+        Some(text) => {
+            let statement = FenceStatement::new(dialect.database(), &text, []).behind_a_pooler(true);
+            transaction.execute(&statement).await.map(drop)
+        }
     };
     match done {
         Ok(()) => Ok(Ok(())),
-        Err(error) if dialect.was_over(&error) || dialect.lease_was_over(&error) => Ok(Err(error)),
+        Err(error) if dialect.was_over(&error) => Ok(Err(error)),
         Err(error) => Err(commit_failed(dialect.failed(error))),
     }
 }

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use super::{error, sql};
 use crate::store::fence::{
-    CommitByLease, Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease,
-    Take, Took, TransactionId, time_left, unreadable,
+    Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease, Take, Took,
+    TransactionId, time_left, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -135,8 +135,8 @@ impl Dialect for MySql {
         Some(MARK)
     }
 
-    fn commit_by_lease(&self, table: &str) -> CommitByLease {
-        CommitByLease::After(sql::lease_stands(table))
+    fn lease_stands(&self, table: &str) -> String {
+        sql::lease_stands(table)
     }
 
     fn commit(&self, _: Option<&TransactionId>) -> Option<String> {

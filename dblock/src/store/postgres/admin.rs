@@ -114,13 +114,13 @@ pub(super) async fn rows_of(store: &PostgresStore, keys: &[Key]) -> Vec<Result<O
 }
 
 /// Not an operator's call either.
-pub(super) async fn make_free_rows(store: &PostgresStore, keys: &[Key]) -> Result<(), StoreError> {
+pub(super) async fn make_free_rows(store: &PostgresStore, keys: &[Key]) -> Result<bool, StoreError> {
     let texts: Vec<&str> = keys.iter().map(Key::as_str).collect();
     let statement = Statement::new(&store.sql.make_free_rows).bind(texts);
     let mut connection = store.connections.take().await?;
     let made = statement.fetch_all(&mut connection).await;
-    connection.finish(made.map_err(|error| store.failed(error)))?;
-    Ok(())
+    let made = connection.finish(made.map_err(|error| store.failed(error)))?;
+    Ok(!made.is_empty())
 }
 
 pub(super) async fn revoke(store: &PostgresStore, key: &Key) -> Result<bool, StoreError> {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{error, sql};
 use crate::store::fence::{
-    CommitByLease, Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, Take, Took,
-    TransactionId, time_left, unreadable,
+    Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, Take, Took, TransactionId,
+    time_left, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -135,23 +135,17 @@ impl Dialect for Postgres {
         Some(sql::commit(id.map(String::as_str)))
     }
 
-    fn commit_by_lease(&self, table: &str) -> CommitByLease {
-        CommitByLease::InOneMessage(sql::commit_by_lease(table))
+    fn lease_stands(&self, table: &str) -> String {
+        sql::lease_stands(table)
     }
 
     /// `COMMIT AND CHAIN` outside of a transaction is an error: 25P01.
     fn was_over(&self, error: &DriverError) -> bool {
-        is_told(error, sql::OVER) || error.code() == Some("25P01")
+        match error.code() {
+            Some("22P02") => error.to_string().contains(sql::OVER),
+            code => code == Some("25P01"),
+        }
     }
-
-    fn lease_was_over(&self, error: &DriverError) -> bool {
-        is_told(error, sql::LEASE_OVER)
-    }
-}
-
-/// Whether the check in the message of a commit has failed with this text: it is no number.
-fn is_told(error: &DriverError, text: &str) -> bool {
-    error.code() == Some("22P02") && error.to_string().contains(text)
 }
 
 fn took(answer: &str) -> Result<Took, StoreError> {

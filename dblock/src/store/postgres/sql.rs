@@ -40,8 +40,10 @@ use std::sync::Arc;
 pub(super) use open::{DOUBT, OWN_APPLICATION, PREPARED, SESSION, UNKNOWN};
 #[cfg(feature = "run_once")]
 pub(super) use record::complete_in;
-pub(super) use rest::{BELOW_SAVEPOINT, NOT_IN_SNAPSHOT, RELEASED_WHOLE, reads_release, release_in, verify};
-pub(super) use take::{LEASE_OVER, OVER, TAKEN_BELOW_SAVEPOINT, commit, commit_by_lease, take, take_free};
+pub(super) use rest::{
+    BELOW_SAVEPOINT, NOT_IN_SNAPSHOT, RELEASED_WHOLE, lease_stands, reads_release, release_in, verify,
+};
+pub(super) use take::{OVER, TAKEN_BELOW_SAVEPOINT, commit, take, take_free};
 
 use crate::store::table::TableName;
 

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use super::{error, sql};
 use crate::store::fence::{
-    CommitByLease, Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, TransactionId,
-    time_left,
+    Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, TransactionId, time_left,
 };
 use crate::store::{StoreError, StoreFuture};
 
@@ -75,8 +74,8 @@ impl Dialect for Sqlite {
         error::of_fence_check(error)
     }
 
-    fn commit_by_lease(&self, table: &str) -> CommitByLease {
-        CommitByLease::After(sql::lease_stands(table))
+    fn lease_stands(&self, table: &str) -> String {
+        sql::lease_stands(table)
     }
 
     fn has_one_writer(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Calls that waited for a caller of their own process: they share a lease, which is checked with the commit.
+//! Calls that waited for a caller of their own process: they share a lease, which is checked before the commit.
 
 use std::cell::RefCell;
 use std::pin::pin;

@@ -165,6 +165,15 @@ SELECT '{NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM timed) AND {snapshot}
     parts.collect::<Vec<_>>().join("\nUNION ALL\n")
 }
 
+/// `$1` key, `$2` lease, as text. Returns a row, and has it locked, if it names the lease.
+pub(in super::super) fn lease_stands(table: &str) -> String {
+    let [eq, gt] = ["=", ">"].map(operator);
+    format!(
+        "SELECT '1' FROM {table} WHERE lock_key {eq} $1::pg_catalog.text AND lease_id {eq} $2::pg_catalog.text::pg_catalog.uuid
+    AND reentrant_count {gt} 0 FOR SHARE"
+    )
+}
+
 /// Parameters and answers: as [`verify`]. Frees the rows, and answers nothing for a lease that it does not
 /// find. The commit wakes those that waited before. A caller that comes while a row is locked cannot write that
 /// it waits, and polls. To wake such callers too, every transaction would have to notify, and commits that

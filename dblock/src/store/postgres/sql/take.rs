@@ -79,46 +79,31 @@ fn taken(idle_limit: Option<Duration>) -> String {
     )
 }
 
-/// Parameters: the keys. Makes a free row for each that has none, in key order, as [`super`] says. Its ceiling is
-/// the clock, so that no purge deletes it before it is taken.
+/// Parameters: the keys. Makes a free row for each that has none, in key order, as [`super`] says, and returns a row
+/// for each. Its ceiling is the clock, so that no purge deletes it before it is taken.
 pub(super) fn make_free_rows(table: &str) -> String {
     format!(
         "INSERT INTO {table} (lock_key, lock_owner, reentrant_count, expire_at, lease_id, fence_token, fence_ceiling,
     acquired_at, holder)
 SELECT lock_key, '00000000-0000-0000-0000-000000000000'::uuid, 0, now, '00000000-0000-0000-0000-000000000000'::uuid, now, now, now, ''
 FROM (SELECT lock_key, {NOW} AS now FROM unnest($1::text[]) r(lock_key) WHERE {WITHOUT_FLUSH} ORDER BY lock_key) made
-ON CONFLICT (lock_key) DO NOTHING"
+ON CONFLICT (lock_key) DO NOTHING RETURNING 1"
     )
 }
 
-/// Commits, unless the transaction is no longer that of this id: then the message fails before its second
-/// statement. No new transaction would do: what is sent after it must not end up outside of all.
+/// Commits, unless the transaction is no longer that of this id, if one is given: then the message fails before its second
+/// statement. Without a transaction it fails too. No new transaction would do: what is sent after it must not end up
+/// outside of all.
 pub(in super::super) fn commit(transaction: Option<&str>) -> String {
     let eq = operator("=");
-    let check = transaction.map_or_else(
-        || "SELECT 1".to_owned(),
-        |id| {
-            format!(
-                "SELECT CASE WHEN pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.text {eq} '{id}'
-    THEN '1' ELSE '{OVER}' END::integer"
-            )
-        },
-    );
-    format!("{check}; COMMIT AND CHAIN")
+    let check = transaction.map(|id| {
+        format!(
+            "SELECT CASE WHEN pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.text {eq} '{id}'
+    THEN '1' ELSE '{OVER}' END::integer; "
+        )
+    });
+    format!("{}COMMIT AND CHAIN", check.unwrap_or_default())
 }
-
-/// `$1` key, `$2` lease, as text. Commits, unless the row no longer names the lease: then the message fails before its
-/// second statement. The row stays locked until the transaction has ended, so nobody takes the key over meanwhile.
-pub(in super::super) fn commit_by_lease(table: &str) -> String {
-    let [eq, gt] = ["=", ">"].map(operator);
-    format!(
-        "SELECT coalesce((SELECT '1' FROM {table} WHERE lock_key {eq} $1 AND lease_id {eq} $2::pg_catalog.uuid
-    AND reentrant_count {gt} 0 FOR SHARE), '{LEASE_OVER}')::integer; COMMIT AND CHAIN"
-    )
-}
-
-/// What an error of [`commit_by_lease`] says when the lease was over.
-pub(in super::super) const LEASE_OVER: &str = "dblock: the lease is over";
 
 /// What an error of [`commit`] says when the transaction was over before.
 pub(in super::super) const OVER: &str = "dblock: the transaction is over";
