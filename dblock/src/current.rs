@@ -261,7 +261,7 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
             let entered = Hold::enter_now(lease, engine);
             // Asked after that: a lock with this hold is kept by no transaction any more.
             #[cfg(feature = "sql")]
-            if lease.is_kept_in_transaction() {
+            if lease.ends_with_transaction() {
                 return Err(LockError::invalid(
                     "a lock that ends with a transaction cannot be shared with another task, because the commit frees \
                      it; await the child in the body, or spawn it after the commit",

@@ -19,11 +19,11 @@ use futures_util::future::try_join_all;
 #[cfg(feature = "run_once")]
 pub(crate) use self::keep::complete;
 pub(crate) use self::keep::{
-    Kept, begins_with, check_options, commit, is_kept_at_once, keep, keep_at_once, keeps,
+    Ends, begins_with, by_lease, check_options, commit, commit_by_lease, is_kept_at_once, keep, keep_at_once,
 };
 pub(crate) use self::which_transaction::committed_row;
 pub(crate) use self::which_transaction::is_kept_by;
-use self::which_transaction::same_transaction;
+use self::which_transaction::{marked_transaction, same_transaction};
 use crate::engine::{EngineHandle, Lease, STORE_TIMEOUT};
 pub(crate) use crate::store::fence::begin_failed;
 pub use crate::store::fence::{Database, DriverError, FenceConnection, FenceStatement};
@@ -42,6 +42,11 @@ pub(crate) async fn verify<'l>(
         .partition(|lease| lease.is_kept_in_transaction());
     for lease in kept {
         same_transaction(lease, engine, transaction).await?;
+    }
+    let (checked_last, leases): (Vec<_>, Vec<_>) =
+        leases.into_iter().partition(|lease| lease.is_in_transaction());
+    for lease in checked_last {
+        marked_transaction(lease, engine, transaction).await?;
     }
     let checks = prepare(&leases, engine).await?;
     let Some(dialect) = dialect_of(&checks, transaction)? else {

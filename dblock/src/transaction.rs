@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
 use std::pin::Pin;
 
-use sqlx::{Database, Pool, Transaction};
+use sqlx::{AssertSqlSafe, Database, Pool, Transaction};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -38,12 +38,12 @@ pub async fn begin<DB: Database>(pool: &Pool<DB>) -> Result<Transaction<'static,
 /// As [`begin`], by another statement than that of the driver.
 pub(crate) async fn begin_with<DB: Database>(
     pool: &Pool<DB>,
-    statement: Option<&'static str>,
+    statement: Option<String>,
 ) -> Result<Transaction<'static, DB>, sqlx::Error> {
     let pool = pool.clone();
     let future = async move {
         match statement {
-            Some(statement) => pool.begin_with(statement).await,
+            Some(statement) => pool.begin_with(AssertSqlSafe(statement)).await,
             None => pool.begin().await,
         }
     };

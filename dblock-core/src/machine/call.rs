@@ -18,8 +18,7 @@ pub struct Call {
     pub deadline: Option<Time>,
     /// The call chain holds another lock: it may acquire even while the manager shuts down.
     pub nested: bool,
-    /// A transaction of the caller's can take the key itself.
-    pub takes: bool,
+    pub takes: Takes,
     /// A change of the key's record that the acquire makes in the same transaction.
     pub begin: Option<Begin>,
 }
@@ -30,6 +29,17 @@ impl Call {
     pub fn is_non_blocking(&self) -> bool {
         self.options.wait == Wait::No
     }
+}
+
+/// Whether a transaction of the caller's takes the key itself, where that is free.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    No,
+    /// While the caller waits alone. Callers that wait together share a lease, which they hand over without the
+    /// store.
+    Alone,
+    /// Whenever the caller is the first one.
+    First,
 }
 
 /// How a run begins: in the transaction that grants the lock to its caller.

@@ -9,7 +9,7 @@
 //! - `asking` says when to ask for one, and keeps this process's place as successor.
 //! - `queue` holds the callers of this process, and is fair to other processes.
 //! - `abandoned` holds acquires whose answer nobody takes any more.
-//! - `turns` lets a caller that waits alone try to take the key in a transaction of its own.
+//! - `turns` lets one caller at a time try to take the key in a transaction of its own.
 //! - `entering` gives a lease that comes to this process to a caller, or tells callers that they do not get one.
 //! - `requests` says which request goes next, what its answer means, and what is still to be done.
 

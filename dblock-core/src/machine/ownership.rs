@@ -33,6 +33,9 @@ pub struct Ownership {
     revoked: AtomicBool,
     /// One of the owner's calls runs the key's `run_once` body. The core stores this flag and never reads it.
     pub in_run: AtomicBool,
+    /// A transaction of one of the owner's calls ends with a check of the lease. The core stores this flag and never
+    /// reads it.
+    pub in_transaction: AtomicBool,
 }
 
 impl Ownership {
@@ -58,6 +61,7 @@ impl Ownership {
             end: End::at(max_hold_until.map_or(deadline, |end| end.min(deadline))),
             revoked: AtomicBool::new(false),
             in_run: AtomicBool::new(false),
+            in_transaction: AtomicBool::new(false),
             call,
         }
     }
@@ -145,7 +149,7 @@ mod loom_tests {
             options: LockOptions::new(),
             deadline: None,
             nested: false,
-            takes: false,
+            takes: crate::machine::call::Takes::No,
             begin: None,
         };
         let key = Key::new(None, "k").unwrap();

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
-#[cfg(feature = "run_once")]
+#[cfg(any(feature = "sql", feature = "run_once"))]
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -218,6 +218,23 @@ impl Lease {
     #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) fn is_kept_in_transaction(&self) -> bool {
         self.cell.is_kept_in_transaction(&self.ownership)
+    }
+
+    /// The lock ends with a transaction of the owner's, which keeps the row locked, or ends with a check of the lease.
+    #[cfg(any(feature = "sql", feature = "run_once"))]
+    pub(crate) fn ends_with_transaction(&self) -> bool {
+        self.is_in_transaction() || self.is_kept_in_transaction()
+    }
+
+    /// A transaction of the owner's ends with a check of the lease.
+    #[cfg(any(feature = "sql", feature = "run_once"))]
+    pub(crate) fn is_in_transaction(&self) -> bool {
+        self.ownership.in_transaction.load(Ordering::Acquire)
+    }
+
+    #[cfg(feature = "sql")]
+    pub(crate) fn set_in_transaction(&self, is_in: bool) {
+        self.ownership.in_transaction.store(is_in, Ordering::Release);
     }
 
     /// A fence check, or a record of a later lease, has shown that the lease is gone.

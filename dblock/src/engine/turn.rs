@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use dblock_core::machine::call::Takes;
 use dblock_core::machine::out::Turn;
 use tokio::sync::oneshot;
 use uuid::Uuid;
@@ -17,6 +18,10 @@ use crate::engine::{Call, Time};
 use crate::meter::{AcquireOutcome, Site};
 
 /// What an acquire came to.
+#[cfg_attr(
+    not(feature = "sql"),
+    allow(dead_code, reason = "only transactions take keys")
+)]
 pub(crate) enum Entered {
     Hold(Hold),
     /// Only for a caller that [takes](Call::takes).
@@ -79,7 +84,7 @@ impl TurnToTake {
     /// Waits for a lease, in the caller's own place. No caller takes the key before `no_turns_for` has passed.
     pub(crate) async fn for_lease(mut self, no_turns_for: Duration) -> Result<Hold, LockError> {
         let mut call = (*self.call).clone();
-        call.takes = false;
+        call.takes = Takes::No;
         let call = Arc::new(call);
         let (to, answer) = oneshot::channel();
         let (number, since, asks) = (self.turn.number, self.since, Arc::clone(&call));

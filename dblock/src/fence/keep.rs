@@ -8,7 +8,7 @@ use crate::LockOptions;
 use crate::engine::{EngineHandle, Hold, Lease};
 #[cfg(feature = "run_once")]
 use crate::store::fence::Completion;
-use crate::store::fence::{self, FenceConnection, PoolId, TransactionId};
+use crate::store::fence::{self, FenceConnection, FenceSource, PoolId, TransactionId};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::{LockError, LostReason};
 
@@ -34,50 +34,54 @@ pub(crate) fn is_kept_at_once(hold: &Hold) -> bool {
     source.is_none_or(|source| !source.dialect.has_one_writer())
 }
 
-/// How a transaction keeps its lock.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
-    /// It has taken the key itself: a rollback frees that too.
+/// How a lock ends with a transaction of its own.
+#[derive(Debug)]
+pub(crate) enum Ends {
+    /// The transaction has taken the key itself: a rollback frees that too.
     Taken(TransactionId),
     /// It has written the release before the body. Without an id an outer hold goes on.
     AtOnce(Option<TransactionId>),
     /// The release is its last statement.
     AtTheEnd,
-    /// By nothing: the lease goes on, and is checked right before the commit. So it can be handed over without the
+    /// It does not: the lease goes on, and a check of it is the last statement. So it can be handed over without the
     /// store.
-    ByLease,
+    ByLease(InTransaction),
 }
 
-impl Kept {
-    fn id(self) -> Option<TransactionId> {
-        match self {
-            Self::Taken(id) => Some(id),
-            Self::AtOnce(id) => id,
-            Self::AtTheEnd | Self::ByLease => None,
-        }
+/// A lease whose transaction ends with a check of it. Meanwhile it is shared with no other task, and in no other
+/// transaction.
+#[derive(Debug)]
+pub(crate) struct InTransaction(Lease);
+
+impl InTransaction {
+    /// The statement that begins the transaction.
+    pub(crate) fn begins(&self, engine: &EngineHandle) -> Option<String> {
+        let source = engine.fence_source(self.0.key())?;
+        Some(source.dialect.by_lease(source, self.0.id())?.begins)
     }
 }
 
-/// Begins to end the lock with a transaction that has just begun.
-///
-/// The lease goes on only where the check before the commit is no surprise: the pool is known to be of the lock's
-/// database, and a statement of its transactions sees what others wrote since they began.
-pub(crate) async fn keeps(
-    hold: &Hold,
-    options: &LockOptions,
-    pool: PoolId,
-    transaction: &mut dyn FenceConnection,
-) -> Result<Kept, LockError> {
+impl Drop for InTransaction {
+    fn drop(&mut self) {
+        self.0.set_in_transaction(false);
+    }
+}
+
+/// The lease of a call that has just acquired it, if it may go on: where the check is no surprise. The pool is known to
+/// be of the lock's database, and a statement of its transactions sees what others wrote since they began.
+pub(crate) fn by_lease(hold: &Hold, options: &LockOptions, pool: PoolId) -> Option<InTransaction> {
     let lease = hold.lease();
-    let source = hold.engine().fence_source(lease.key());
-    if source.is_some_and(|source| source.dialect.has_one_writer()) {
-        return Ok(Kept::AtTheEnd);
-    }
-    let is_known = source.is_some_and(|source| source.pools.may_check_last(pool));
-    if options.renew && lease.hold_count() == 1 && !lease.is_kept_in_transaction() && is_known {
-        return Ok(Kept::ByLease);
-    }
-    Ok(Kept::AtOnce(keep_at_once(hold, transaction).await?))
+    let source = hold.engine().fence_source(lease.key())?;
+    let may = source.pools.may_check_last(pool)
+        && source.dialect.by_lease(source, lease.id()).is_some()
+        && options.renew
+        && lease.hold_count() == 1
+        && lease.lost_reason().is_none()
+        && !lease.is_kept_in_transaction();
+    may.then(|| {
+        lease.set_in_transaction(true);
+        InTransaction(lease.clone())
+    })
 }
 
 /// Writes the end of locks of one engine into the transaction, which keeps the keys from here on. After a
@@ -193,12 +197,11 @@ pub(crate) fn begins_with(hold: &Hold) -> Option<&'static str> {
     source.and_then(|source| source.dialect.begins_with())
 }
 
-/// Commits the transaction of a lock. It must still be the one that keeps the lock; where the lease goes on, the row must
-/// name it, and others are kept from the key until the transaction has ended.
+/// Commits the transaction of a lock: it must still be the one that keeps it. `id`: as [`keep`] or the take said.
 pub(crate) async fn commit<DB>(
     hold: &Hold,
-    mut transaction: Transaction<'static, DB>,
-    kept: Kept,
+    transaction: Transaction<'static, DB>,
+    id: Option<&TransactionId>,
     pool: PoolId,
 ) -> Result<(), LockError>
 where
@@ -206,44 +209,87 @@ where
     Transaction<'static, DB>: FenceConnection,
 {
     let lease = hold.lease();
-    let frees = lease.is_kept_in_transaction();
-    if (frees || kept == Kept::ByLease) && !lease.close() {
-        if frees {
-            // Dropping the transaction rolls it back, which frees the key too.
-            lease.end_as_gone();
-        }
-        let message = "the lock has another hold still, as a task that has inherited it: the commit would free the key beside \
-                       it. Nothing was committed: await such tasks in the body";
-        return Err(failed(lease, StoreError::new(StoreErrorKind::Other, message)));
+    if !lease.is_kept_in_transaction() {
+        // An outer hold goes on, whose lease was checked in this transaction.
+        lease.check()?;
+    } else if !lease.close() {
+        // Dropping the transaction rolls it back, which frees the key too.
+        lease.end_as_gone();
+        return Err(other_hold(lease));
+    }
+    let source = check_of(lease, hold.engine())?.source;
+    let committed = fence::commit(source.dialect, transaction, id).await;
+    committed
+        .map_err(|error| failed(lease, error))?
+        .map_err(|error| failed(lease, over().with_source(error)))?;
+    source.pools.saw_a_lock_end(pool);
+    Ok(())
+}
+
+/// Commits a transaction whose lock goes on as a lease, unless that is over. The check keeps others from the key until
+/// the transaction has ended.
+pub(crate) async fn commit_by_lease<DB>(
+    hold: &Hold,
+    mut transaction: Transaction<'static, DB>,
+    pool: PoolId,
+) -> Result<(), LockError>
+where
+    DB: sqlx::Database,
+    Transaction<'static, DB>: FenceConnection,
+{
+    let lease = hold.lease();
+    lease.check()?;
+    if !lease.close() {
+        lease.check()?;
+        return Err(other_hold(lease));
     }
     let check = check_of(lease, hold.engine())?;
     let (source, dialect) = (check.source, check.source.dialect);
-    let id = kept.id();
-    if id.is_none() {
-        lease.check()?;
-        let [key, lease_id, _] = check.values();
-        let sql = dialect.lease_stands(&source.table);
-        let stands = source.query(&mut transaction, &sql, [key, lease_id]);
-        let stands = stands.await.map_err(|error| {
-            if fence::is_old_snapshot(&error) {
-                source.pools.saw_an_old_snapshot(pool);
-            }
-            failed(lease, error)
-        })?;
-        if stands.is_empty() {
-            return Err(refused(lease, hold.engine()).await);
+    let Some(by_lease) = dialect.by_lease(source, lease.id()) else {
+        return Err(refused(lease, hold.engine()).await);
+    };
+    let [key, lease_id, _] = check.values();
+    let mark = source.query(&mut transaction, &by_lease.check, [key, lease_id.clone()]);
+    let mark = mark
+        .await
+        .map_err(|error| failed(lease, of_check(error, source, pool)))?;
+    match mark.first() {
+        None => Err(refused(lease, hold.engine()).await),
+        Some(mark) if *mark != lease_id => Err(failed(lease, over())),
+        Some(_) => {
+            let committed = fence::commit_checked(dialect, transaction).await;
+            committed.map_err(|error| failed(lease, error))
         }
     }
-    let committed = fence::commit(dialect, transaction, id.as_ref()).await;
-    committed
-        .map_err(|error| failed(lease, error))?
-        .map_err(|error| {
-            // Never taken for a conflict: what the body has committed by itself would be done again.
-            let message = "the transaction that keeps the lock was over before its commit: the body ended it, as some \
-                           statements of MySQL do, or swallowed an error that ended it. What it did until then may stand: \
-                           look at the data before you repeat the call";
-            failed(lease, StoreError::new(StoreErrorKind::Other, message).with_source(error))
-        })?;
-    source.pools.saw_a_lock_end(pool);
-    Ok(())
+}
+
+/// The check before a commit has failed, and nothing was committed. A body may have changed what its transaction may do
+/// or sees: then the next one locks the row before the body.
+fn of_check(error: StoreError, source: &FenceSource, pool: PoolId) -> StoreError {
+    let refused = matches!(error.kind(), StoreErrorKind::Refused | StoreErrorKind::Schema);
+    if refused || fence::is_old_snapshot(&error) {
+        source.pools.must_lock_first(pool);
+    }
+    if refused {
+        let message = format!(
+            "the lock could not be checked before the commit; next time its row is locked first: {error}"
+        );
+        return StoreError::new(StoreErrorKind::Conflict, message).with_source(error);
+    }
+    fence::of_commit(error)
+}
+
+/// The commit would end the lock beside another hold, or the hold would outlive the work that it was for.
+fn other_hold(lease: &Lease) -> LockError {
+    let message = "the lock has another hold still, as a task that has inherited it: the commit would free the key beside \
+                   it. Nothing was committed: await such tasks in the body";
+    failed(lease, StoreError::new(StoreErrorKind::Other, message))
+}
+
+/// Never taken for a conflict: what the body has committed by itself would be done again.
+fn over() -> StoreError {
+    let message = "the transaction that keeps the lock was over before its commit: the body ended it, as some \
+                   statements of MySQL do, or swallowed an error that ended it. What it did until then may stand: \
+                   look at the data before you repeat the call";
+    StoreError::new(StoreErrorKind::Other, message)
 }

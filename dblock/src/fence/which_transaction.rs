@@ -20,10 +20,7 @@ pub(super) async fn same_transaction(
     let check = check_of(lease, engine)?;
     let (kind, message) = match keeper(engine, &check, STORE_TIMEOUT, transaction).await? {
         Keeper::This => return lease.check(),
-        Keeper::Another => (
-            StoreErrorKind::Unsupported,
-            "this lock ends with another transaction: do the work in that one".to_owned(),
-        ),
+        Keeper::Another => return Err(failed(lease, ends_with_another())),
         // Never retryable: what was committed until then, or by single statements since, would be done again.
         Keeper::Over => (
             StoreErrorKind::Other,
@@ -38,6 +35,34 @@ pub(super) async fn same_transaction(
         Keeper::Unknown(error) => return Err(error),
     };
     Err(failed(lease, StoreError::new(kind, message)))
+}
+
+/// As [`same_transaction`], for a lock whose lease is checked before the commit: nothing is locked before that.
+pub(super) async fn marked_transaction(
+    lease: &Lease,
+    engine: &EngineHandle,
+    transaction: &mut dyn FenceConnection,
+) -> Result<(), LockError> {
+    let source = check_of(lease, engine)?.source;
+    let by_lease = source.dialect_in(transaction);
+    let by_lease = by_lease.map(|dialect| dialect.by_lease(source, lease.id()));
+    let Some(by_lease) = by_lease.map_err(|error| failed(lease, error))? else {
+        return Err(failed(lease, ends_with_another()));
+    };
+    let mark = source.query(transaction, by_lease.mark, []).await;
+    let mark = mark.map_err(|error| failed(lease, error))?;
+    if mark
+        .first()
+        .is_some_and(|mark| *mark == lease.id().simple().to_string())
+    {
+        return lease.check();
+    }
+    Err(failed(lease, ends_with_another()))
+}
+
+fn ends_with_another() -> StoreError {
+    let message = "this lock ends with another transaction: do the work in that one";
+    StoreError::new(StoreErrorKind::Unsupported, message)
 }
 
 const LOOK_AT_THE_DATA: &str =

@@ -20,6 +20,8 @@ use crate::engine::Entered;
 use crate::engine::{Begin, Call, EngineHandle, Hold, Lease, Time};
 use crate::meter::AcquireOutcome;
 use dblock_core::Wait;
+#[cfg(feature = "sql")]
+use dblock_core::machine::call::Takes;
 
 /// When a call began, and when its `wait` is over. Everything that the call waits for counts.
 #[derive(Debug, Clone, Copy)]
@@ -76,14 +78,14 @@ impl LockManager {
     }
 
     /// As [`hold`](Self::hold), for a call with a transaction that can take the key itself: where nobody holds it,
-    /// the call gets its turn to try. Without `takes` it gets a lease.
+    /// the call gets its turn to try.
     #[cfg(feature = "sql")]
     pub(super) async fn enter_or_turn(
         &self,
         key: &Key,
         options: &LockOptions,
         since: Began,
-        takes: bool,
+        takes: Takes,
     ) -> Result<Entered, LockError> {
         let caller = Caller::new(self, options, since);
         if let Some(lease) = caller.held(key) {
@@ -288,7 +290,7 @@ impl<'a> Caller<'a> {
             options,
             deadline: self.began.deadline,
             nested: self.chain.is_some(),
-            takes: false,
+            takes: dblock_core::machine::call::Takes::No,
             begin,
         }
     }

@@ -4,7 +4,7 @@ use std::slice::from_ref;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use futures_util::future::join;
+use futures_util::future::try_join;
 use sqlx::{Pool, Transaction};
 use tokio::time::timeout;
 use tracing::Instrument as _;
@@ -16,13 +16,15 @@ use crate::LockError;
 use crate::LockOptions;
 use crate::body;
 use crate::engine::{Entered, Hold, STORE_TIMEOUT, TurnToTake};
-use crate::fence::{self, FenceConnection, Kept};
+use crate::fence::{self, Ends, FenceConnection};
 use crate::store::fence::{FenceSource, NotTaken, Take, Took, TransactionId};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::transaction::{LockedTransaction, begin_with};
 use dblock_core::Wait;
+use dblock_core::machine::call::Takes;
+use uuid::Uuid;
 
-/// How long a transaction may take to begin where less of `wait` is left.
+/// How long a call keeps the key while it waits for a connection.
 const BEGINNING: Duration = Duration::from_secs(1);
 
 /// How long a caller waits for a connection to take the key with. Then it waits for a lease.
@@ -128,7 +130,7 @@ impl LockBuilder<'_> {
         let key = Self::one_key(keys, ONE_KEY)?;
         let Opened {
             transaction,
-            mut kept,
+            ends,
             hold,
         } = locks.open(&key, &options, pool).await?;
         let (lent, mut back) = LockedTransaction::new(transaction);
@@ -145,8 +147,8 @@ impl LockBuilder<'_> {
             Ok(value) => value,
             Err(error) => {
                 drop(ends_others);
-                match (transaction.rollback().await, kept) {
-                    (Ok(()), Kept::Taken(_)) => hold.transaction_over(),
+                match (transaction.rollback().await, ends) {
+                    (Ok(()), Ends::Taken(_)) => hold.transaction_over(),
                     (rolled_back, _) => {
                         // A connection that cannot roll back is closed. That rolls back too.
                         if let Err(error) = rolled_back {
@@ -158,10 +160,16 @@ impl LockBuilder<'_> {
                 return Err(error);
             }
         };
-        if kept == Kept::AtTheEnd {
-            kept = Kept::AtOnce(fence::keep(from_ref(&hold), &mut transaction).await?);
+        let pool = pool_id(pool);
+        match ends {
+            Ends::Taken(id) => fence::commit(&hold, transaction, Some(&id), pool).await?,
+            Ends::AtOnce(id) => fence::commit(&hold, transaction, id.as_ref(), pool).await?,
+            Ends::AtTheEnd => {
+                let id = fence::keep(from_ref(&hold), &mut transaction).await?;
+                fence::commit(&hold, transaction, id.as_ref(), pool).await?;
+            }
+            Ends::ByLease(_in_transaction) => fence::commit_by_lease(&hold, transaction, pool).await?,
         }
-        fence::commit(&hold, transaction, kept, pool_id(pool)).await?;
         drop(ends_others);
         if hold.lease().is_kept_in_transaction() {
             hold.transaction_over();
@@ -175,7 +183,7 @@ impl LockBuilder<'_> {
 /// A transaction that has begun under a lock. The transaction is dropped before the hold is.
 struct Opened<DB: sqlx::Database> {
     transaction: Transaction<'static, DB>,
-    kept: Kept,
+    ends: Ends,
     hold: Hold,
 }
 
@@ -213,43 +221,79 @@ impl LockManager {
         let began = self.begins(options);
         self.check(options)?;
         let opens = async {
-            // Whoever waits for the pool acquires a lease meanwhile, together with the others that wait.
-            let has_room = pool.num_idle() > 0 || pool.size() < pool.options().get_max_connections();
-            let takes = has_room && self.shared.engine.source_to_take(key).is_some();
-            let hold = match self.enter_or_turn(key, options, began, takes).await? {
-                Entered::Hold(hold) => hold,
-                Entered::Turn(turn) => match self.take(key, turn, began, pool).await? {
-                    Ok(opened) => return Ok(opened),
-                    Err(hold) => hold,
-                },
-            };
-            let begins = begin_with(pool, fence::begins_with(&hold));
-            let opened = self.with_connection(began, begins).await;
-            let mut transaction = opened.map_err(|error| LockError::store_of(key, error))?;
-            let kept = fence::keeps(&hold, options, pool_id(pool), &mut transaction).await?;
-            Ok(Opened {
-                transaction,
-                kept,
-                hold,
-            })
+            loop {
+                let takes = self.takes(key, pool);
+                let hold = match self.enter_or_turn(key, options, began, takes).await? {
+                    Entered::Hold(hold) => hold,
+                    Entered::Turn(turn) => match self.take(key, turn, began, pool).await? {
+                        Ok(opened) => return Ok(opened),
+                        Err(hold) => hold,
+                    },
+                };
+                if let Some(opened) = self.open_under(hold, options, began, pool).await? {
+                    return Ok(opened);
+                }
+            }
         };
         let span = self.span(&key.typed(), options);
         let opened = opens.instrument(span.clone()).await;
         recorded(&span, opened, |opened| opened.hold.lease())
     }
 
-    /// The transaction, within what is left of `wait`: a call that waits for the pool keeps the key meanwhile.
-    async fn with_connection<DB: sqlx::Database>(
+    /// Whether a transaction of this pool takes the key itself. Where callers can share a lease, whoever waits for the pool
+    /// acquires it meanwhile, together with the others that wait.
+    fn takes<DB: sqlx::Database>(&self, key: &Key, pool: &Pool<DB>) -> Takes {
+        let Some(source) = self.shared.engine.source_to_take(key) else {
+            return Takes::No;
+        };
+        let has_room = pool.num_idle() > 0 || pool.size() < pool.options().get_max_connections();
+        match (source.dialect.by_lease(source, Uuid::nil()).is_some(), has_room) {
+            (false, _) => Takes::First,
+            (true, true) => Takes::Alone,
+            (true, false) => Takes::No,
+        }
+    }
+
+    /// Begins a transaction under a lock that was acquired before. A call that waits for the pool keeps the key
+    /// meanwhile, but not for longer than a second: `None` when it has to acquire the lock again.
+    async fn open_under<DB>(
         &self,
+        hold: Hold,
+        options: &LockOptions,
         began: Began,
-        begins: impl Future<Output = Result<Transaction<'static, DB>, sqlx::Error>>,
-    ) -> Result<Transaction<'static, DB>, StoreError> {
+        pool: &Pool<DB>,
+    ) -> Result<Option<Opened<DB>>, LockError>
+    where
+        DB: sqlx::Database,
+        Transaction<'static, DB>: FenceConnection,
+    {
         let engine = &self.shared.engine;
-        let limit = began.left(engine).map(|left| left.max(BEGINNING));
-        let opened = engine.within(limit, begins).await;
-        opened
-            .unwrap_or(Err(sqlx::Error::PoolTimedOut))
-            .map_err(fence::begin_failed)
+        let in_transaction = fence::by_lease(&hold, options, pool_id(pool));
+        let begins = match &in_transaction {
+            Some(in_transaction) => in_transaction.begins(engine),
+            None => fence::begins_with(&hold).map(str::to_owned),
+        };
+        let opened = engine.within(Some(BEGINNING), begin_with(pool, begins)).await;
+        if opened.is_none() && began.left(engine).is_none_or(|left| !left.is_zero()) {
+            drop(in_transaction);
+            body::leave(vec![hold], true).await;
+            return Ok(None);
+        }
+        let opened = opened.unwrap_or(Err(sqlx::Error::PoolTimedOut));
+        let mut transaction =
+            opened.map_err(|error| LockError::store_of(hold.lease().key(), fence::begin_failed(error)))?;
+        let ends = match in_transaction {
+            Some(in_transaction) => Ends::ByLease(in_transaction),
+            None if fence::is_kept_at_once(&hold) => {
+                Ends::AtOnce(fence::keep_at_once(&hold, &mut transaction).await?)
+            }
+            None => Ends::AtTheEnd,
+        };
+        Ok(Some(Opened {
+            transaction,
+            ends,
+            hold,
+        }))
     }
 
     /// How long a take may last: it counts against `wait`.
@@ -273,7 +317,10 @@ impl LockManager {
         let Some(source) = self.shared.engine.source_to_take(key) else {
             return turn.for_lease(Duration::ZERO).await.map(Err);
         };
-        let begins = timeout(CONNECTING, begin_with(pool, source.dialect.begins_with()));
+        let begins = async {
+            let begins = begin_with(pool, source.dialect.begins_with().map(str::to_owned));
+            timeout(CONNECTING, begins).await.map_err(|_| None)?.map_err(Some)
+        };
         let makes_row = async {
             if source.new_keys.load(Ordering::Relaxed) {
                 // Where this fails, the take finds no row.
@@ -283,11 +330,13 @@ impl LockManager {
                     .new_keys
                     .store(matches!(made, Ok(Ok(true))), Ordering::Relaxed);
             }
+            Ok(())
         };
-        let (Ok(opened), ()) = join(begins, makes_row).await else {
-            return turn.for_lease(Duration::ZERO).await.map(Err);
+        let (mut transaction, ()) = match try_join(begins, makes_row).await {
+            Ok(opened) => opened,
+            Err(None) => return turn.for_lease(Duration::ZERO).await.map(Err),
+            Err(Some(error)) => return Err(LockError::store_of(key, fence::begin_failed(error))),
         };
-        let mut transaction = opened.map_err(|error| LockError::store_of(key, fence::begin_failed(error)))?;
         let takes = self.take_in(key, source, &turn, true, &mut transaction);
         let Ok(tried) = timeout(self.time_to_take(began), takes).await else {
             // Its rollback is sent when the server answers.
@@ -302,7 +351,7 @@ impl LockManager {
                 Ok(hold) => {
                     return Ok(Ok(Opened {
                         transaction,
-                        kept: Kept::Taken(id),
+                        ends: Ends::Taken(id),
                         hold,
                     }));
                 }
@@ -423,7 +472,10 @@ impl LockManager {
             hold
         } else {
             let source = self.shared.engine.source_to_take(&key);
-            let takes = source.is_some_and(|source| source.dialect.takes_in_theirs());
+            let takes = match source {
+                Some(source) if source.dialect.takes_in_theirs() => Takes::First,
+                _ => Takes::No,
+            };
             let enters = async {
                 match self.enter_or_turn(&key, options, began, takes).await? {
                     Entered::Hold(hold) => Ok((hold, false)),

@@ -21,7 +21,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 pub use self::error::DriverError;
-pub(crate) use self::over_sqlx::{begin_failed, commit, is_old_snapshot};
+pub(crate) use self::over_sqlx::{begin_failed, commit, commit_checked, is_old_snapshot, of_commit};
 pub use self::statement::FenceStatement;
 #[cfg(feature = "postgres")]
 pub(crate) use self::statement::{filled, literal};
@@ -218,14 +218,28 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         None
     }
 
-    /// The statement that returns a row, and has it locked, if the lease of this key (`$1`) and id (`$2`) is not over.
-    fn lease_stands(&self, table: &str) -> String;
+    /// How a transaction ends with a check of this lease of `source`, if it can.
+    fn by_lease(&self, source: &FenceSource, lease_id: Uuid) -> Option<ByLease> {
+        let _ = (source, lease_id);
+        None
+    }
 
     /// Whether this error of a commit says that the transaction was over before.
     fn was_over(&self, error: &DriverError) -> bool {
         let _ = error;
         false
     }
+}
+
+/// The statements of a transaction that ends with a check of a lease. Its mark is the lease's id, and ends with it.
+#[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+pub(crate) struct ByLease {
+    /// Begins the transaction, and marks it.
+    pub(crate) begins: String,
+    /// Returns the mark of the transaction, or an empty text.
+    pub(crate) mark: &'static str,
+    /// `$1` key, `$2` lease. If the row names the lease, it returns the mark, and has the row locked.
+    pub(crate) check: String,
 }
 
 /// What tells a transaction from those that come after it on its connection, for [`Dialect::commit`]: empty where
@@ -291,7 +305,7 @@ impl Identity {
 /// The address of a pool's options, which tells it from the others.
 pub(crate) type PoolId = usize;
 
-/// What is known of the pools whose transactions end locks: whether such a lock may be checked with the commit.
+/// What is known of the pools whose transactions end locks: whether a check of a lease may be their last statement.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Pools(Arc<Mutex<HashMap<PoolId, bool>>>);
 
@@ -309,16 +323,22 @@ impl Pools {
 
     /// A transaction of this pool has ended a lock: it is of the lock's database.
     pub(crate) fn saw_a_lock_end(&self, pool: PoolId) {
-        let mut known = self.lock();
-        if known.len() == Self::MOST {
-            known.clear();
-        }
-        known.entry(pool).or_insert(true);
+        self.note(pool, true);
     }
 
-    /// The row was newer than the snapshot of a transaction of this pool: the next ones lock it first.
-    pub(crate) fn saw_an_old_snapshot(&self, pool: PoolId) {
-        self.lock().insert(pool, false);
+    /// The last statement of a transaction of this pool could not check the lease, which may have had a newer row than
+    /// its snapshot: the next ones lock the row first.
+    pub(crate) fn must_lock_first(&self, pool: PoolId) {
+        self.note(pool, false);
+    }
+
+    fn note(&self, pool: PoolId, may: bool) {
+        let mut known = self.lock();
+        if known.len() >= Self::MOST && !known.contains_key(&pool) {
+            known.clear();
+        }
+        let noted = known.entry(pool).or_insert(may);
+        *noted &= may;
     }
 }
 

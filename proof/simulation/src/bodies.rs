@@ -210,11 +210,28 @@ impl World {
         let row = self.store.row(key, self.now);
         let commits = row.lease_id == ownership.lease_id && row.reentrant_count > 0;
         tell!(self, "caller {number} commits under its lease: {commits}");
-        if commits {
+        if !commits {
+            let delay = self.delay();
+            return self.after(delay, What::CommitAnswered(number, false));
+        }
+        self.last_id += 1;
+        let transaction = u32::try_from(self.last_id).unwrap_or(u32::MAX);
+        self.store.rows[key].lock = Lock::Transaction(transaction);
+        let until = self.section();
+        self.after(until, What::CommitEnds(number));
+    }
+
+    /// The transaction has kept the row locked since its check.
+    pub(crate) fn commit_ends(&mut self, number: usize) {
+        let caller = &self.callers[number];
+        let key = caller.key;
+        self.store.rows[key].lock = Lock::Nobody;
+        if let Some(ownership) = caller.ownership.clone() {
             self.check_commit(number, key, &ownership);
         }
+        self.store.flush();
         let delay = self.delay();
-        self.after(delay, What::CommitAnswered(number, commits));
+        self.after(delay, What::CommitAnswered(number, true));
     }
 
     pub(crate) fn commit_answered(&mut self, number: usize, committed: bool) {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock_core::machine::call::Call;
+use dblock_core::machine::call::{Call, Takes};
 use dblock_core::machine::env::Env;
 use dblock_core::machine::out::Refusal;
 use dblock_core::{LockOptions, Wait};
@@ -56,6 +56,10 @@ impl World {
         options.hold_min = some(has, self.tape.pick_if(has, &[100, 1500, 8000]));
         let takes = run.is_none() && !has && self.tape.chance(callers.takes);
         let takes = takes && (process == 0 || self.plan.others != Some(Others::Wait));
+        let takes = match takes {
+            true => self.tape.pick(&[Takes::Alone, Takes::First]),
+            false => Takes::No,
+        };
         let call = Call {
             deadline: timeout.map(|timeout| now + timeout),
             begin: begin.flatten(),
@@ -85,7 +89,7 @@ impl World {
     ) -> usize {
         let (number, now) = (self.callers.len(), self.local(process));
         let call = Arc::new(call);
-        let taker = call.takes.then(|| self.draw_taker(key, &call));
+        let taker = (call.takes != Takes::No).then(|| self.draw_taker(key, &call));
         tell!(
             self,
             "P{process} caller {number} wants {} {}",
@@ -207,7 +211,7 @@ impl World {
             options,
             deadline: None,
             nested: false,
-            takes: false,
+            takes: Takes::No,
             begin: None,
         }
     }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock_core::machine::call::Call;
+use dblock_core::machine::call::{Call, Takes};
 use dblock_core::machine::env::Time;
 use dblock_core::machine::out::Turn;
 use dblock_core::store::rules::{Sees, Take, Took};
@@ -162,7 +162,7 @@ impl World {
         let (process, key, of_machine) = (caller.process, caller.key, caller.number);
         let Some(taker) = caller.taker.take() else { return };
         let call = Arc::new(Call {
-            takes: false,
+            takes: Takes::No,
             ..(*taker.call).clone()
         });
         if self.processes[process].stopping {

@@ -14,7 +14,7 @@ use super::held::{Grant, Held, Times};
 use super::queue::WANTED_FOR;
 use super::requests::Sent;
 use super::turns::BUSY_AFTER;
-use crate::machine::call::Call;
+use crate::machine::call::{Call, Takes};
 use crate::machine::env::{Env, Time};
 use crate::machine::out::{Note, Refusal, Reply, Turn, Waiter};
 use crate::machine::ownership::Ownership;
@@ -186,19 +186,24 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    /// A caller that waits alone gets a turn, if it can take the key and the row cannot name a lease of this process.
-    /// Callers that wait together share a lease instead, which they hand over without the store.
+    /// The first caller gets a turn, if it can take the key and the row cannot name a lease of this process. Else it
+    /// asks for a lease.
     pub(super) fn give_turn(&mut self, env: &mut Env<'_>) {
-        let may_take = self.queue.len() == 1
-            && self.held.is_none()
+        let may_take = self.held.is_none()
             && self.turns.may_give()
             && self.asking.stand.is_none()
             && self.abandoned.is_empty()
             && self.asking.may_ask(env.now);
+        let alone = self.queue.len() == 1;
+        let takes = |call: &Call| match call.takes {
+            Takes::No => false,
+            Takes::Alone => alone,
+            Takes::First => true,
+        };
         let first = self
             .queue
             .first()
-            .filter(|(_, first)| may_take && first.call.takes);
+            .filter(|(_, first)| may_take && takes(&first.call));
         let Some(number) = first.map(|(number, _)| number) else {
             return;
         };

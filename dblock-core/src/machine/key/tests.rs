@@ -55,7 +55,7 @@ fn call(options: LockOptions) -> Call {
         options,
         deadline: None,
         nested: false,
-        takes: false,
+        takes: Takes::No,
         begin: None,
     }
 }

@@ -1,5 +1,4 @@
-//! Turns to take the key. A caller that waits alone tries, in its own transaction. Callers that wait together ask for a
-//! lease.
+//! Turns to take the key. The callers of this process try one at a time, each in its own transaction.
 //!
 //! A *take* writes the row in the caller's transaction, where the key is free. The transaction keeps the row
 //! locked until it ends, and its end frees the key. While its caller is inside, no request is sent. If the

@@ -83,7 +83,7 @@ impl Engine {
             deadline: self.handle.deadline(options.wait),
             options,
             nested: false,
-            takes: false,
+            takes: dblock_core::machine::call::Takes::No,
             begin: None,
         })
     }

@@ -81,7 +81,7 @@ impl OnceCall<'_> {
             Err(busy) if busy.is_busy() => return self.busy(busy).await,
             acquired => acquired?,
         };
-        if hold.lease().is_kept_in_transaction() {
+        if hold.lease().ends_with_transaction() {
             self.leave(hold).await;
             return Err(self.kept());
         }

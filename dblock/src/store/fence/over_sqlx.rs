@@ -122,13 +122,22 @@ where
     match done {
         Ok(()) => Ok(Ok(())),
         Err(error) if dialect.was_over(&error) => Ok(Err(error)),
-        Err(error) => Err(commit_failed(dialect.failed(error))),
+        Err(error) => Err(of_commit(dialect.failed(error))),
     }
+}
+
+/// Commits a transaction whose last statement has shown that it is still open.
+pub(crate) async fn commit_checked<DB: sqlx::Database>(
+    dialect: &dyn Dialect,
+    transaction: sqlx::Transaction<'static, DB>,
+) -> Result<(), StoreError> {
+    let done = transaction.commit().await;
+    done.map_err(|error| of_commit(dialect.failed(driver_error(error))))
 }
 
 /// Without an answer of the database's the commit may have been carried out, and must not be called retryable,
 /// as a request of ours may be.
-fn commit_failed(error: StoreError) -> StoreError {
+pub(crate) fn of_commit(error: StoreError) -> StoreError {
     if error.is_outcome_unknown() {
         let message = format!("it is unknown whether the transaction was committed: {error}");
         return StoreError::new(StoreErrorKind::Other, message).with_source(error);

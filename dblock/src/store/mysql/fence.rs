@@ -135,10 +135,6 @@ impl Dialect for MySql {
         Some(MARK)
     }
 
-    fn lease_stands(&self, table: &str) -> String {
-        sql::lease_stands(table)
-    }
-
     fn commit(&self, _: Option<&TransactionId>) -> Option<String> {
         Some(format!("{MARK_IS_THERE}; COMMIT AND CHAIN"))
     }

@@ -187,13 +187,6 @@ pub(super) fn verify(table: &str, lock: &str) -> String {
     )
 }
 
-/// `$1` key, `$2` lease. Returns a row, and has it locked, if it names the lease.
-pub(super) fn lease_stands(table: &str) -> String {
-    format!(
-        "SELECT '1' FROM {table} WHERE lock_key = $1 AND lease_id = {LEASE} AND reentrant_count > 0 LOCK IN SHARE MODE"
-    )
-}
-
 /// Parameters: as [`verify`], which has locked the row. The condition matters if no transaction is open.
 pub(super) fn release_in(table: &str) -> String {
     format!(

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use super::{error, sql};
 use crate::store::fence::{
-    Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, Take, Took, TransactionId,
-    time_left, unreadable,
+    ByLease, Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease, Take,
+    Took, TransactionId, time_left, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -135,16 +137,16 @@ impl Dialect for Postgres {
         Some(sql::commit(id.map(String::as_str)))
     }
 
-    fn lease_stands(&self, table: &str) -> String {
-        sql::lease_stands(table)
+    fn by_lease(&self, source: &FenceSource, lease_id: Uuid) -> Option<ByLease> {
+        Some(ByLease {
+            begins: format!("BEGIN; SET LOCAL dblock.lease = '{}'", lease_id.simple()),
+            mark: sql::MARK,
+            check: sql::check_lease(&source.table, source.idle_limit),
+        })
     }
 
-    /// `COMMIT AND CHAIN` outside of a transaction is an error: 25P01.
     fn was_over(&self, error: &DriverError) -> bool {
-        match error.code() {
-            Some("22P02") => error.to_string().contains(sql::OVER),
-            code => code == Some("25P01"),
-        }
+        error.code() == Some("22P02") && error.to_string().contains(sql::OVER)
     }
 }
 

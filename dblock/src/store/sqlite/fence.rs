@@ -74,10 +74,6 @@ impl Dialect for Sqlite {
         error::of_fence_check(error)
     }
 
-    fn lease_stands(&self, table: &str) -> String {
-        sql::lease_stands(table)
-    }
-
     fn has_one_writer(&self) -> bool {
         true
     }

@@ -243,11 +243,6 @@ pub(super) fn release_in(table: &str) -> String {
     )
 }
 
-/// `$1` key, `$2` lease. Returns a row if it names the lease.
-pub(super) fn lease_stands(table: &str) -> String {
-    format!("SELECT '1' FROM {table} WHERE lock_key = $1 AND lease_id = {LEASE} AND reentrant_count > 0")
-}
-
 /// Parameters: as [`verify`]. Returns a row if it is released by the lease.
 pub(super) fn reads_release(table: &str) -> String {
     format!(

@@ -5,27 +5,40 @@ use std::pin::pin;
 
 use dblock::fence::FenceConnection;
 use dblock::store::StoreErrorKind;
-use dblock::{LockError, LockManager, LockOptions, LockedTransaction, LostReason};
+use dblock::{LockError, LockManager, LockOptions, LockedTransaction, LostReason, distributed_lock};
 use dblock_tests::backend::Place;
 use dblock_tests::{Backend, on_every_store};
 use futures_util::FutureExt;
 use futures_util::future::{join, join_all};
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{Database, Pool, Transaction};
+use sqlx::{Database, PgConnection, PgPool, Pool, Transaction};
 use tokio::sync::oneshot;
 
 use super::taken::enters;
 use super::{Failure, Work, execute, is_free, nobody_enters, on_its_pool};
 use crate::{LONG, long, patient};
 
-on_every_store!(servers:
+on_every_store!(postgres:
     who_waited_has_a_lease_until_the_commit,
     those_that_wait_hand_the_lease_over,
+    the_row_stays_locked_until_the_commit,
     a_lease_that_is_gone_commits_nothing,
+    a_body_that_ends_its_transaction_fails_the_call,
+    an_error_that_the_body_swallows_fails_the_call,
     a_hold_that_outlives_the_body_fails_the_call,
+    a_child_cannot_share_the_lock,
+    checks_in_the_body_lock_nothing,
     an_error_of_the_body_takes_its_work_back,
+    an_old_snapshot_is_a_conflict_and_the_next_call_locks_first,
+    what_the_body_forbids_is_a_conflict_and_the_next_call_locks_first,
 );
-on_every_store!(postgres: an_old_snapshot_is_a_conflict_and_the_next_call_locks_first);
+
+fn postgres(backend: &Backend) -> &PgPool {
+    match backend.place() {
+        Place::Postgres(pool, _) => pool,
+        _ => unreachable!("these are tests of PostgreSQL"),
+    }
+}
 
 /// Runs `body` in the first of two calls that wait for another one, which has taken the key.
 async fn after_another<DB, T>(
@@ -130,6 +143,131 @@ async fn a_lease_that_is_gone_commits_nothing(backend: Backend) {
     next.unwrap().release().await.unwrap();
 }
 
+/// A commit may take a while, here by a deferred trigger.
+async fn the_row_stays_locked_until_the_commit(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let (pool, work) = (postgres(&backend), Work::new(&backend).await);
+    is_free(&other).await;
+    let mut latch = pool.acquire().await.unwrap();
+    execute(&mut *latch, "SELECT pg_advisory_lock(4711)".to_owned())
+        .await
+        .unwrap();
+    let table = &work.table;
+    let trigger = format!(
+        "CREATE FUNCTION {table}_waits() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN PERFORM pg_advisory_xact_lock_shared(4711); RETURN NULL; END $$;
+         CREATE CONSTRAINT TRIGGER waits AFTER INSERT ON {table} DEFERRABLE INITIALLY DEFERRED
+         FOR EACH ROW EXECUTE FUNCTION {table}_waits()"
+    );
+    execute(pool, trigger).await.unwrap();
+    let commits = after_another(&locks, pool, async |mut tx| {
+        execute(&mut **tx, work.insert()).await?;
+        Ok(())
+    });
+    let meanwhile = async {
+        let waits =
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND objid = 4711 AND NOT granted";
+        while sqlx::query_scalar::<_, i64>(waits).fetch_one(pool).await.unwrap() == 0 {}
+        let forced = other.admin().force_release("key").await;
+        assert!(!matches!(forced, Ok(true)), "{forced:?}");
+        nobody_enters(&backend, &other).await;
+        execute(&mut *latch, "SELECT pg_advisory_unlock(4711)".to_owned())
+            .await
+            .unwrap();
+    };
+    let (committed, ()) = join(commits, meanwhile).await;
+    committed.unwrap();
+    assert_eq!(work.done(&backend).await, 1);
+    is_free(&other).await;
+}
+
+async fn a_body_that_ends_its_transaction_fails_the_call(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    is_free(&other).await;
+    for ends in ["COMMIT", "COMMIT; BEGIN", "ROLLBACK AND CHAIN"] {
+        let body = after_another(&locks, postgres(&backend), async |mut tx| {
+            execute(&mut **tx, work.insert()).await?;
+            Ok(execute(&mut **tx, ends.to_owned()).await?)
+        });
+        assert_eq!(body.await.unwrap_err().kind(), StoreErrorKind::Other, "{ends}");
+        is_free(&other).await;
+    }
+}
+
+async fn an_error_that_the_body_swallows_fails_the_call(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    is_free(&other).await;
+    let body = after_another(&locks, postgres(&backend), async |mut tx| {
+        execute(&mut **tx, work.insert()).await?;
+        let failed = execute(&mut **tx, "SELECT 1 / 0".to_owned()).await;
+        assert!(failed.is_err());
+        Ok(())
+    });
+    assert_eq!(body.await.unwrap_err().kind(), StoreErrorKind::Conflict);
+    assert_eq!(work.done(&backend).await, 0);
+    is_free(&other).await;
+}
+
+/// As where the transaction itself keeps the key.
+async fn a_child_cannot_share_the_lock(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    is_free(&other).await;
+    let body = after_another(&locks, postgres(&backend), async |_| {
+        let refused = dblock::inherit(async {}).await.unwrap_err();
+        assert!(matches!(refused, LockError::Invalid { .. }), "{refused:?}");
+        Ok(())
+    });
+    body.await.unwrap();
+    is_free(&other).await;
+}
+
+#[distributed_lock(key = "key", ttl = "30s", wait = "30s", manager = locks, tx = tx)]
+async fn nested(locks: &LockManager, tx: &mut sqlx::PgTransaction<'static>) -> Result<(), Failure> {
+    let _ = &tx;
+    Ok(())
+}
+
+/// Or the renewals would find the row locked.
+async fn checks_in_the_body_lock_nothing(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let pool = postgres(&backend);
+    is_free(&other).await;
+    let body = after_another(&locks, pool, async |mut tx| {
+        let lock = dblock::current().unwrap();
+        lock.verify_in(&mut *tx).await?;
+        nested(&locks, &mut tx).await?;
+        let mut elsewhere = dblock::begin(pool).await?;
+        let refused = lock.verify_in(&mut elsewhere).await.unwrap_err();
+        assert!(refused.is_store() && !refused.is_retryable(), "{refused:?}");
+        elsewhere.rollback().await?;
+        let row = other.admin().get("key").await?.unwrap();
+        assert!(row.transaction.is_none() && row.reentrant_count > 0, "{row:?}");
+        Ok(())
+    });
+    body.await.unwrap();
+    is_free(&other).await;
+}
+
+/// The row cannot be locked any more, and could before the body.
+async fn what_the_body_forbids_is_a_conflict_and_the_next_call_locks_first(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    is_free(&other).await;
+    let reads_only = async |mut tx: LockedTransaction<sqlx::Postgres>| {
+        let connection: &mut PgConnection = &mut tx;
+        Ok(execute(connection, "SET TRANSACTION READ ONLY".to_owned()).await?)
+    };
+    let first = after_another(&locks, postgres(&backend), reads_only)
+        .await
+        .unwrap_err();
+    assert_eq!(first.kind(), StoreErrorKind::Conflict);
+    after_another(&locks, postgres(&backend), reads_only)
+        .await
+        .unwrap();
+    is_free(&other).await;
+}
+
 async fn a_hold_that_outlives_the_body_fails_the_call(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let work = Work::new(&backend).await;
@@ -169,10 +307,7 @@ async fn an_old_snapshot_is_a_conflict_and_the_next_call_locks_first(backend: Ba
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let work = Work::new(&backend).await;
     is_free(&other).await;
-    let Place::Postgres(pool, _) = backend.place() else {
-        unreachable!("it is a test of PostgreSQL")
-    };
-    let options = pool.connect_options().as_ref().clone();
+    let options = postgres(&backend).connect_options().as_ref().clone();
     let options = options.options([("default_transaction_isolation", "repeatable read")]);
     let strict = PgPoolOptions::new().connect_with(options).await.unwrap();
     let mut waits = None;

@@ -10,7 +10,7 @@ use dblock_tests::{Backend, on_every_store};
 use sqlx::{Database, PgPool, Pool, Transaction};
 use tokio::sync::oneshot;
 
-use super::{Failure, Work, execute, is_free, nobody_enters, on_its_pool, passes};
+use super::{Failure, Work, execute, is_free, nobody_enters, of_one, on_its_pool, passes};
 use crate::{LONG, RENEWED, long, patient, short};
 
 on_every_store!(servers:
@@ -19,6 +19,7 @@ on_every_store!(servers:
     an_expired_key_is_not_taken_without_a_lease,
     a_try_that_takes_nothing_does_not_keep_the_holder_from_its_renewal,
     a_ceiling_ahead_of_the_clock_is_no_loss_of_order,
+    a_full_pool_does_not_stop_others,
     a_hold_that_outlives_the_body_fails_the_call,
     one_after_the_other_takes_the_key,
     the_body_can_check_the_lock,
@@ -192,6 +193,25 @@ async fn another_schema_is_refused(backend: Backend) {
     execute(postgres(&backend), format!("DROP SCHEMA {schema} CASCADE"))
         .await
         .unwrap();
+}
+
+/// It keeps the key for a second at most.
+async fn a_full_pool_does_not_stop_others(backend: Backend) {
+    let locks = backend.manager().await;
+    is_free(&locks).await;
+    on_its_pool!(backend, pool => {
+        let full = of_one(pool).await;
+        let taken = full.acquire().await.unwrap();
+        let waits = tokio::spawn({
+            let (locks, full) = (locks.clone(), full.clone());
+            async move { enters(&locks, &full).await }
+        });
+        tokio::task::yield_now().await;
+        let second = enters(&locks, pool).await.unwrap();
+        assert!(!waits.is_finished());
+        drop(taken);
+        assert!(waits.await.unwrap().unwrap() > second);
+    });
 }
 
 /// The commit would free the key beside it.

@@ -12,7 +12,7 @@ struct Given {
 
 fn takes() -> Call {
     Call {
-        takes: true,
+        takes: Takes::Alone,
         ..call(options())
     }
 }
@@ -53,7 +53,7 @@ impl Process {
     fn comes_back_after(&mut self, given: Given, no_turns_for: Duration) -> Vec<String> {
         let Given { waiter, turn } = given;
         let call = Arc::new(Call {
-            takes: false,
+            takes: Takes::No,
             ..(*waiter.call).clone()
         });
         let (number, since, to) = (turn.number, waiter.since, waiter.to);
@@ -146,7 +146,7 @@ fn a_caller_that_waits_alone_has_the_next_turn() {
     assert_eq!(a.is_over(), ["b may take"]);
 }
 
-/// They share a lease, because that is handed over without the store.
+/// Where a transaction can end with a lease that is handed over without the store.
 #[test]
 fn callers_that_wait_together_get_a_lease() {
     let (mut a, given) = Process::trying("a");
@@ -162,6 +162,22 @@ fn callers_that_wait_together_get_a_lease() {
     assert!(acquires(a.sends()));
     assert!(a.wants_to_take("d", Some(5 * SECOND)).1.is_empty());
     assert_eq!(a.answered(granted(8)), ["b has 8"]);
+}
+
+#[test]
+fn callers_that_share_no_lease_have_one_turn_after_the_other() {
+    let first = || Call {
+        takes: Takes::First,
+        ..takes()
+    };
+    let mut a = Process::new();
+    let said = ["a", "b", "c"].map(|ticket| {
+        let call = Arc::new(first());
+        a.says(|machine, env| drop(machine.acquire(env, call, ticket)))
+    });
+    assert_eq!(said.concat(), ["a may take"]);
+    let given = a.given();
+    assert_eq!(a.ends(&given), ["b may take"]);
 }
 
 #[test]

@@ -165,11 +165,17 @@ SELECT '{NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM timed) AND {snapshot}
     parts.collect::<Vec<_>>().join("\nUNION ALL\n")
 }
 
-/// `$1` key, `$2` lease, as text. Returns a row, and has it locked, if it names the lease.
-pub(in super::super) fn lease_stands(table: &str) -> String {
+/// The mark of a transaction: empty without one, and after its end.
+pub(in super::super) const MARK: &str =
+    "SELECT coalesce(pg_catalog.current_setting('dblock.lease', true), '')";
+
+/// `$1` key, `$2` lease, as text. If the row names the lease, returns the mark of the transaction, and has the row locked.
+pub(in super::super) fn check_lease(table: &str, idle_limit: Option<Duration>) -> String {
     let [eq, gt] = ["=", ">"].map(operator);
+    let limited = limit_idling(idle_limit);
     format!(
-        "SELECT '1' FROM {table} WHERE lock_key {eq} $1::pg_catalog.text AND lease_id {eq} $2::pg_catalog.text::pg_catalog.uuid
+        "SELECT pg_catalog.concat(pg_catalog.current_setting('dblock.lease', true), pg_catalog.left({limited}, 0))
+FROM {table} WHERE lock_key {eq} $1::pg_catalog.text AND lease_id {eq} $2::pg_catalog.text::pg_catalog.uuid
     AND reentrant_count {gt} 0 FOR SHARE"
     )
 }
