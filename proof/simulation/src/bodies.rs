@@ -142,6 +142,7 @@ impl World {
         }
         let commits = self.plan.callers.commits;
         let plain = self.callers[number].run.is_none() && self.open_of(number).is_none();
+        let plain = plain && ownership.hold_min_until.is_none();
         if plain
             && self.tape.chance(commits)
             && self.step(process, key, |machine, env| {
@@ -217,21 +218,27 @@ impl World {
         self.last_id += 1;
         let transaction = u32::try_from(self.last_id).unwrap_or(u32::MAX);
         self.store.rows[key].lock = Lock::Transaction(transaction);
-        let until = self.section();
-        self.after(until, What::CommitEnds(number));
+        let until = self.tape.pick(&[0, 1, 30, 1000]) * MS;
+        let until = if self.plan.healthy {
+            until.min(30 * MS)
+        } else {
+            until
+        };
+        self.after(until, What::CommitEnds(number, transaction));
     }
 
-    /// The transaction has kept the row locked since its check.
-    pub(crate) fn commit_ends(&mut self, number: usize) {
+    /// The transaction has kept the row locked since its check, unless the server has crashed.
+    pub(crate) fn commit_ends(&mut self, number: usize, transaction: u32) {
         let caller = &self.callers[number];
         let key = caller.key;
-        self.store.rows[key].lock = Lock::Nobody;
-        if let Some(ownership) = caller.ownership.clone() {
+        let open = self.store.rows[key].lock == Lock::Transaction(transaction);
+        if open && let Some(ownership) = caller.ownership.clone() {
+            self.store.rows[key].lock = Lock::Nobody;
             self.check_commit(number, key, &ownership);
+            self.store.flush();
         }
-        self.store.flush();
         let delay = self.delay();
-        self.after(delay, What::CommitAnswered(number, true));
+        self.after(delay, What::CommitAnswered(number, open));
     }
 
     pub(crate) fn commit_answered(&mut self, number: usize, committed: bool) {

@@ -64,7 +64,7 @@ pub(crate) enum What {
     Verify(usize),
     /// A commit that a lease allows reaches the store.
     CommitArrives(usize),
-    CommitEnds(usize),
+    CommitEnds(usize, u32),
     CommitAnswered(usize, bool),
     /// A transaction with a fence check ends.
     EndTransaction {
@@ -311,7 +311,7 @@ impl World {
             What::WakeUpsLost { process, incarnation } => self.lose_wake_ups(process, incarnation),
             What::Verify(caller) => self.verify(caller),
             What::CommitArrives(caller) => self.commit_arrives(caller),
-            What::CommitEnds(caller) => self.commit_ends(caller),
+            What::CommitEnds(caller, transaction) => self.commit_ends(caller, transaction),
             What::CommitAnswered(caller, committed) => self.commit_answered(caller, committed),
             What::EndTransaction { key, number } => self.end_transaction(key, number),
             What::Committed(caller) => self.committed(caller),
