@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dblock_core::store::{StoreError, StoreErrorKind};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisResult};
+use redis::{AsyncConnectionConfig, Client, FromRedisValue, Pipeline, RedisResult};
 use tokio::time::timeout;
 
 use crate::error;
@@ -35,18 +35,8 @@ impl Login {
         opened(&format!("{}{address}{}", self.before, self.after))
     }
 
-    /// Asks one server one thing, on a connection of its own. Nothing that matters is sent in this way.
-    pub(crate) async fn ask<T: FromRedisValue>(
-        &self,
-        address: &str,
-        question: &Cmd,
-    ) -> Result<T, StoreError> {
-        let client = self.client(address)?;
-        let asked = async { question.query_async(&mut connect(&client).await?).await };
-        in_time(address, asked).await
-    }
-
-    /// Asks one server several things in one message, as [`ask`](Self::ask) does.
+    /// Asks one server several things in one message, on a connection of its own. Nothing that matters is sent in this
+    /// way.
     pub(crate) async fn ask_all<T: FromRedisValue>(
         &self,
         address: &str,

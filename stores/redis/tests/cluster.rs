@@ -171,7 +171,10 @@ async fn the_server_that_another_one_names_is_asked() {
     let (listener, stale) = fake::bind().await;
     let port = stale.rsplit_once(':').unwrap().1.to_owned();
     fake::serve(listener, move |words| match &*words[0] {
-        "CLUSTER" => Some(format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:{port}\r\n")),
+        "CLUSTER" if words[1] == "NODES" => Some(fake::text("")),
+        "CLUSTER" => Some(format!(
+            "*1\r\n*3\r\n:0\r\n:16383\r\n*3\r\n$0\r\n\r\n:{port}\r\n$2\r\nid\r\n"
+        )),
         "INFO" => Some(fake::text(
             "redis_version:7.0.15\r\nredis_mode:cluster\r\nmaxmemory_policy:noeviction\r\nrole:master\r\n",
         )),
@@ -214,4 +217,45 @@ async fn a_server_that_dies_takes_its_own_keys_with_it_only() {
             .unwrap();
         guard.release().await.unwrap();
     }
+}
+
+/// A server that takes part in no cluster any more, but has all slots by its own map, and does not serve them.
+async fn cut_off(epoch: u64, password: &str) -> (Server, String) {
+    let former = fresh().await.unwrap();
+    let (address, mut server) = connect(&former).await.remove(0);
+    let mut commands = vec!["CLUSTER RESET HARD".to_owned()];
+    if epoch > 0 {
+        commands.push(format!("CLUSTER SET-CONFIG-EPOCH {epoch}"));
+    }
+    commands.extend([
+        "CONFIG SET cluster-require-full-coverage yes".to_owned(),
+        "CLUSTER ADDSLOTSRANGE 0 16382".to_owned(),
+        format!("CONFIG SET requirepass {password}"),
+    ]);
+    for command in commands {
+        said::<String>(&mut server, &command).await;
+    }
+    (former, address)
+}
+
+/// Its map is older than that of the others; or it seems to be newer, and the server does not serve its slots.
+#[tokio::test]
+async fn a_server_that_is_cut_off_keeps_nobody_away() {
+    let Some(cluster) = fresh().await else { return };
+    let (user, addresses) = cluster.url().split_once('@').unwrap();
+    let password = user.rsplit_once(':').unwrap().1;
+    let (_former, older) = cut_off(0, password).await;
+    // The servers are asked in any order.
+    for number in 0..16 {
+        let store = RedisStore::new(&format!("{user}@{older},{addresses}")).unwrap();
+        let granted = one(&store, &format!("k{number}")).await;
+        assert!(matches!(granted, Ok(Outcome::Granted { .. })), "{granted:?}");
+    }
+
+    let (_former, newer) = cut_off(100, password).await;
+    let store = RedisStore::new(&format!("{user}@{newer},{addresses}")).unwrap();
+    let failed = one(&store, "k").await.unwrap_err();
+    assert_eq!(failed.kind(), StoreErrorKind::Unreachable, "{failed}");
+    let granted = one(&store, "k").await;
+    assert!(matches!(granted, Ok(Outcome::Granted { .. })), "{granted:?}");
 }
