@@ -65,6 +65,14 @@ impl Deployment {
         }
     }
 
+    /// How many parts there are that may hang by themselves.
+    pub(crate) fn parts(&self) -> usize {
+        match self {
+            Self::Server(_) => 1,
+            Self::Cluster { shards, .. } => shards.number().into(),
+        }
+    }
+
     /// Makes sure that all programs that share locks look for a key in the same place.
     pub(crate) async fn agree(&self, prefix: &str) -> Result<(), StoreError> {
         match self {

@@ -28,6 +28,7 @@ use std::time::Duration;
 use dblock_core::store::clock::micros;
 use dblock_core::store::{Capabilities, Outcome, Request, Store, StoreError, StoreFuture, WakeUp};
 use dblock_core::{Finding, InspectFilter, Key, LockError, LockRow};
+use futures_util::future::join_all;
 use redis::Value;
 use uuid::Uuid;
 
@@ -198,6 +199,7 @@ impl Store for RedisStore {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::new("redis");
         capabilities.concurrency = 3;
+        capabilities.parts = self.deployment.parts();
         capabilities.wake_ups = true;
         capabilities.queues = self.passes_on;
         capabilities.raises_tokens = true;
@@ -212,9 +214,12 @@ impl Store for RedisStore {
     fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
         Box::pin(async {
             self.deployment.agree(&self.prefix).await?;
+            let ping = redis::cmd("PING");
+            let servers = self.deployment.servers().await?;
+            let pinged = servers.iter().map(|(_, server)| server.ask::<Value>(&ping));
             let (mut reached, mut failed) = (false, None);
-            for (_, server) in self.deployment.servers().await? {
-                match server.ask::<Value>(&redis::cmd("PING")).await {
+            for answer in join_all(pinged).await {
+                match answer {
                     Ok(_) => reached = true,
                     // The others of a cluster have keys too.
                     Err(error) if error.is_retryable() => failed = Some(error),
@@ -273,5 +278,10 @@ impl Store for RedisStore {
 
     fn close(&self) -> StoreFuture<'_, ()> {
         Box::pin(async { self.deployment.close() })
+    }
+
+    /// The shard, so that a server that hangs delays no keys but its own.
+    fn part_of(&self, key: &Key) -> usize {
+        self.deployment.shard(key).unwrap_or_default().into()
     }
 }

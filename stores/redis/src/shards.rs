@@ -27,6 +27,10 @@ impl Shards {
         Self::new(self.number)
     }
 
+    pub(crate) fn number(&self) -> u16 {
+        self.number
+    }
+
     /// The shard of a key.
     pub(crate) fn of(&self, key: &Key) -> u16 {
         crc16(key.to_string().as_bytes()) % self.number

@@ -4,12 +4,14 @@
 
 mod fake;
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{Acquire, Action, Outcome, Released, Request, Store as _, StoreError, StoreErrorKind};
+use dblock::store::{Acquire, Action, Outcome, Released, Request, Store, StoreError, StoreErrorKind};
 use dblock::{InspectFilter, Key, LockManager, LockOptions};
 use dblock_redis::RedisStore;
 use dblock_servers::{Kind, Purpose, Server, is_installed};
+use dblock_sharded::ShardedStore;
 use redis::aio::MultiplexedConnection;
 use uuid::Uuid;
 
@@ -217,6 +219,58 @@ async fn a_server_that_dies_takes_its_own_keys_with_it_only() {
             .unwrap();
         guard.release().await.unwrap();
     }
+}
+
+/// The locks of the server are lost, and nobody else's.
+async fn only_the_keys_of_a_server_that_hangs_are_lost(cluster: &Server, locks: LockManager) {
+    let options = LockOptions::new()
+        .ttl(Duration::from_secs(3))
+        .wait(Duration::from_secs(3));
+    let mut guards = Vec::new();
+    for number in 0..32 {
+        let key = format!("k{number}");
+        let guard = locks.lock(&key).options(&options).acquire().await.unwrap();
+        guards.push((key, guard));
+    }
+    let rows: Vec<String> = said(&mut connect(cluster).await[0].1, "KEYS *:lock:*").await;
+    let is_there = |key: &str| rows.iter().any(|row| row.ends_with(&format!(":lock:{key}")));
+    let (stuck, healthy): (Vec<_>, Vec<_>) = guards.into_iter().partition(|(key, _)| is_there(key));
+    assert!(!stuck.is_empty() && !healthy.is_empty());
+
+    cluster.pause().unwrap();
+    for (_, guard) in &stuck {
+        guard.lost().await;
+    }
+    for (key, guard) in healthy {
+        assert!(!guard.is_lost(), "{key}");
+        guard.release().await.unwrap();
+        let again = locks.lock(&key).options(&options).acquire().await;
+        let again = again.unwrap_or_else(|error| panic!("{key}: {error}"));
+        again.release().await.unwrap();
+    }
+    cluster.wake().unwrap();
+    let options = options.wait(Duration::from_secs(30));
+    for (key, _) in &stuck {
+        let guard = locks.lock(key).options(&options).acquire().await.unwrap();
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_takes_its_own_keys_with_it_only() {
+    let Some(cluster) = fresh().await else { return };
+    let store = RedisStore::new(cluster.url()).unwrap();
+    let locks = LockManager::builder(store).build().await.unwrap();
+    only_the_keys_of_a_server_that_hangs_are_lost(&cluster, locks).await;
+}
+
+#[tokio::test]
+async fn a_server_of_a_shard_that_hangs_takes_its_own_keys_with_it_only() {
+    let Some(cluster) = fresh().await else { return };
+    let store = Arc::new(RedisStore::new(cluster.url()).unwrap()) as Arc<dyn Store>;
+    let shards = ShardedStore::new([("one", store)]).unwrap();
+    let locks = LockManager::builder(shards).build().await.unwrap();
+    only_the_keys_of_a_server_that_hangs_are_lost(&cluster, locks).await;
 }
 
 /// A server that takes part in no cluster any more, but has all slots by its own map, and does not serve them.
