@@ -73,7 +73,7 @@ fn place(url: &str) -> Result<Place, StoreError> {
         Form::Server if hosts.contains(',') => Err(refuse(
             "the URL names several servers: write redis+sentinel://… for Sentinels, or redis+cluster://… for a cluster",
         )),
-        Form::Server => opened(url).map(Place::Server),
+        Form::Server => server(scheme, url),
         Form::Sentinel => sentinels(protocol, user, hosts, path, query),
         Form::Cluster => cluster(protocol, user, hosts, path, query),
     }
@@ -103,6 +103,22 @@ fn scheme_of(scheme: &str) -> Result<(&'static str, Form), StoreError> {
             "the URL's scheme is none of redis, rediss, valkey, redis+unix, redis+sentinel, redis+cluster",
         )),
     }
+}
+
+/// The options are those that the redis crate reads. It takes no notice of others: with `?db=3` database 0 would be
+/// used, where somebody has meant another one.
+fn server(scheme: &str, url: &str) -> Result<Place, StoreError> {
+    let known: &[&str] = if scheme.to_ascii_lowercase().ends_with("unix") {
+        &["db", "user", "pass", "protocol"]
+    } else {
+        &["protocol"]
+    };
+    let (_, query) = url.rsplit_once('?').unwrap_or_default();
+    let unknown = |(option, _): &(&str, &str)| !known.contains(option);
+    if options(query)?.iter().any(unknown) {
+        return Err(unknown_option(&known.join(", ")));
+    }
+    opened(url).map(Place::Server)
 }
 
 /// `redis+sentinel://user:password@sentinel:26379,…/name/database?sentinel_username=…&sentinel_password=…`
@@ -165,16 +181,19 @@ fn addresses(hosts: &str, port: u16, login: &Login) -> Result<Vec<String>, Store
     Ok(addresses)
 }
 
+/// The options, each once.
 fn options(query: &str) -> Result<Vec<(&str, &str)>, StoreError> {
-    query
-        .split('&')
-        .filter(|option| !option.is_empty())
-        .map(|option| {
-            option
-                .split_once('=')
-                .ok_or_else(|| refuse("an option of the URL has no value"))
-        })
-        .collect()
+    let mut options: Vec<(&str, &str)> = Vec::new();
+    for option in query.split('&').filter(|option| !option.is_empty()) {
+        let Some((name, value)) = option.split_once('=') else {
+            return Err(refuse("an option of the URL has no value"));
+        };
+        if options.iter().any(|(other, _)| *other == name) {
+            return Err(refuse("the URL has an option more than once"));
+        }
+        options.push((name, value));
+    }
+    Ok(options)
 }
 
 fn unknown_option(known: &str) -> StoreError {
@@ -284,6 +303,13 @@ mod tests {
             ("redis://:hush@localhost:hush", "cannot be read"),
             ("redis://:hush@localhost/hush", "cannot be read"),
             ("redis://:hush@/0", "cannot be read"),
+            ("redis://:hush@localhost?db=3", "option"),
+            ("redis://:hush@localhost/0?shards=3", "option"),
+            ("redis+unix:///run/redis.sock?hush=1", "option"),
+            (
+                "redis://localhost?protocol=resp2&protocol=resp3",
+                "more than once",
+            ),
             ("redis-sentinel://:hush@a:1", "which primary"),
             ("redis+sentinel://:hush@a:1,:2/main", "cannot be read"),
             ("redis+sentinel://:hush@a/main/hush", "cannot be read"),
@@ -294,6 +320,7 @@ mod tests {
             ("redis+cluster://:hush@a?shards=0", "from 1 to 256"),
             ("redis+cluster://:hush@a?shards=hush", "from 1 to 256"),
             ("redis+cluster://:hush@a?hush=1", "option"),
+            ("redis+cluster://:hush@a?shards=3&shards=4", "more than once"),
         ];
         for (url, says) in refused {
             let error = place(url).unwrap_err();
