@@ -130,6 +130,7 @@ async fn a_slot_keeps_its_locks_while_it_is_moved_and_afterwards() {
 
     // One that begins now must learn the number of shards.
     let late = RedisStore::new(&format!("{}?shards=1", cluster.url())).unwrap();
+    late.check_schema().await.unwrap();
     let busy = one(&late, "a").await;
     assert!(matches!(busy, Ok(Outcome::Busy(_))), "{busy:?}");
     let asked = ["a", "b", "new"].map(|key| acquire(key, Uuid::now_v7()));
