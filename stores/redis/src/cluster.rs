@@ -9,18 +9,20 @@
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use dblock_core::store::{StoreError, StoreErrorKind};
 use futures_util::future::join_all;
 use redis::aio::PubSub;
 use redis::{Cmd, FromRedisValue, Value};
-use tokio::time::Instant;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
 use tracing::info;
 
 use crate::acknowledge::Acknowledgement;
 use crate::call::Call;
 use crate::error::{self, Redirect};
-use crate::login::{self, Login};
+use crate::login::{self, Clients, Login};
 use crate::session::{Answer, Server, Way};
 use crate::slots::{self, Range, slot};
 
@@ -31,6 +33,9 @@ const REDIRECTS: usize = 4;
 /// How many servers are asked at once who has which slot. One may be cut off, and know no better.
 const ASKED: usize = 5;
 
+/// How often they are asked while one is listened to.
+const ASK_EVERY: Duration = Duration::from_secs(30);
+
 pub(crate) struct Cluster {
     login: Login,
     seeds: Vec<String>,
@@ -39,6 +44,8 @@ pub(crate) struct Cluster {
     /// When the servers were last asked who has which slot, and what came of it. Held while they are asked, so that
     /// requests that come meanwhile share the answer.
     asked: tokio::sync::Mutex<Option<(Instant, Result<(), StoreError>)>>,
+    /// Told when servers were left.
+    left: Notify,
 }
 
 #[derive(Default)]
@@ -93,6 +100,7 @@ impl Cluster {
             acknowledgement: None,
             map: Mutex::default(),
             asked: tokio::sync::Mutex::default(),
+            left: Notify::new(),
         }
     }
 
@@ -107,6 +115,14 @@ impl Cluster {
     pub(crate) fn acknowledged_by(mut self, acknowledgement: Acknowledgement) -> Self {
         self.acknowledgement = Some(acknowledgement);
         self
+    }
+
+    /// The same, by clients that are made in this way.
+    pub(crate) fn made_by(self, clients: Clients) -> Self {
+        Self {
+            login: self.login.made_by(clients),
+            ..self
+        }
     }
 
     /// Carries out a call once, on the server that has the slot of its keys.
@@ -209,10 +225,27 @@ impl Cluster {
                     self.map().doubted.insert(address, Instant::now());
                     failed = error;
                 }
-                opened => return opened,
+                Ok((listener, _)) => return Ok((listener, address)),
             }
         }
         Err(failed)
+    }
+
+    /// Completes when the server at this address has no slots any more. It asks from time to time, because a server that
+    /// is only listened to may leave unnoticed.
+    pub(crate) async fn left(&self, address: &str) {
+        loop {
+            // Registers first, so that a change before the await is seen.
+            let mut left = std::pin::pin!(self.left.notified());
+            left.as_mut().enable();
+            if self.map().ranges.iter().all(|range| range.address != address) {
+                return;
+            }
+            if timeout(ASK_EVERY, left).await.is_err() {
+                // Without an answer nothing is known.
+                let _ = self.look_up(Instant::now()).await;
+            }
+        }
     }
 
     pub(crate) fn close(&self) {
@@ -305,7 +338,7 @@ impl Cluster {
         for about in ["NODES", "SLOTS"] {
             questions.cmd("CLUSTER").arg(about);
         }
-        let (nodes, slots): (String, Value) = self.login.ask_all(address, &questions).await?;
+        let ((nodes, slots), _): ((String, Value), _) = self.login.ask_all(address, &questions, None).await?;
         let ranges = slots::read(&nodes, slots, address)?;
         if ranges.is_empty() {
             return Err(StoreError::new(
@@ -335,6 +368,7 @@ impl Cluster {
             let left = servers.extract_if(|address, _| is_left(address));
             left.map(|(address, _)| address).collect()
         };
+        self.left.notify_waiters();
         for address in left {
             info!("the server {address} of the Redis Cluster has no slots of ours any more");
         }
@@ -348,7 +382,7 @@ impl Cluster {
         if let Some(server) = map.servers.get(address) {
             return Ok(Arc::clone(server));
         }
-        let way = Way::Client(self.login.client(address)?);
+        let way = Way::Server(self.login.at(address)?);
         let server = Arc::new(Server::new(way, true).acknowledged_by(self.acknowledgement));
         map.servers.insert(address.to_owned(), Arc::clone(&server));
         Ok(server)

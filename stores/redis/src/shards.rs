@@ -3,7 +3,6 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dblock_core::Key;
 use dblock_core::store::{StoreError, StoreErrorKind};
 
 use crate::cluster::Cluster;
@@ -32,8 +31,8 @@ impl Shards {
     }
 
     /// The shard of a key.
-    pub(crate) fn of(&self, key: &Key) -> u16 {
-        crc16(key.to_string().as_bytes()) % self.number
+    pub(crate) fn of(&self, key: &str) -> u16 {
+        crc16(key.as_bytes()) % self.number
     }
 
     /// Makes sure that all who share locks have the same number of shards: with another one a key would have

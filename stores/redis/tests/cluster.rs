@@ -7,12 +7,13 @@ mod fake;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{Acquire, Action, Outcome, Released, Request, Store, StoreError, StoreErrorKind};
+use dblock::store::{Acquire, Action, Outcome, Released, Request, Store, StoreError, StoreErrorKind, WakeUp};
 use dblock::{InspectFilter, Key, LockManager, LockOptions};
 use dblock_redis::RedisStore;
 use dblock_servers::{Kind, Purpose, Server, is_installed};
 use dblock_sharded::ShardedStore;
 use redis::aio::MultiplexedConnection;
+use tokio::time::timeout;
 use uuid::Uuid;
 
 async fn fresh() -> Option<Server> {
@@ -313,4 +314,118 @@ async fn a_server_that_is_cut_off_keeps_nobody_away() {
     assert_eq!(failed.kind(), StoreErrorKind::Unreachable, "{failed}");
     let granted = one(&store, "k").await;
     assert!(matches!(granted, Ok(Outcome::Granted { .. })), "{granted:?}");
+}
+
+#[tokio::test]
+async fn a_script_of_the_users_finds_the_row_of_a_lock() {
+    let Some(cluster) = fresh().await else { return };
+    let names = RedisStore::new(cluster.url()).unwrap();
+    let locks = LockManager::builder(RedisStore::new(cluster.url()).unwrap()).namespace("billing");
+    let locks = locks.build().await.unwrap();
+    let mut servers = connect(&cluster).await;
+    let holds = redis::Script::new(&format!(
+        "{} return dblock_holds(KEYS[1], ARGV[1]) and 1 or 0",
+        dblock_redis::VERIFY
+    ));
+    for number in 0..8 {
+        let guard = locks.lock(format!("k{number}")).acquire().await.unwrap();
+        guard.pin().await.unwrap();
+        let mut found = 0;
+        for (_, server) in &mut servers {
+            let mut holds = holds.key(names.row_key(guard.full_key()));
+            // Only one server has the slot.
+            found += holds
+                .arg(guard.fence_token())
+                .invoke_async(server)
+                .await
+                .unwrap_or(0);
+        }
+        assert_eq!(found, 1, "{}", guard.full_key());
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_has_left_is_listened_to_no_longer() {
+    let Some(cluster) = fresh().await else { return };
+    let mut servers = connect(&cluster).await;
+    let store = Arc::new(RedisStore::new(cluster.url()).unwrap());
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let listening = Arc::clone(&store);
+    let listener =
+        tokio::spawn(async move { listening.listen(&move |wake_up| drop(tell.send(wake_up))).await });
+    assert_eq!(told.recv().await, Some(WakeUp::Listening));
+    let mut heard = None;
+    for (place, (_, server)) in servers.iter_mut().enumerate() {
+        let clients: String = said(server, "CLIENT LIST TYPE pubsub").await;
+        heard = heard.or((!clients.is_empty()).then_some(place));
+    }
+    let heard = heard.unwrap();
+    let target = (heard + 1) % servers.len();
+
+    // All its slots go to the next server.
+    said::<String>(&mut servers[heard].1, "FLUSHALL").await;
+    let id: String = said(&mut servers[target].1, "CLUSTER MYID").await;
+    let own: String = said(&mut servers[heard].1, "CLUSTER NODES").await;
+    let own = own.lines().find(|line| line.contains("myself")).unwrap();
+    let (start, end) = own.rsplit_once(' ').unwrap().1.split_once('-').unwrap();
+    let mut moves = redis::pipe();
+    for slot in start.parse::<u16>().unwrap()..=end.parse().unwrap() {
+        moves
+            .cmd("CLUSTER")
+            .arg("SETSLOT")
+            .arg(slot)
+            .arg("NODE")
+            .arg(&id)
+            .ignore();
+    }
+    for place in [target, heard] {
+        moves.exec_async(&mut servers[place].1).await.unwrap();
+    }
+    said::<String>(&mut servers[target].1, "CLUSTER BUMPEPOCH").await;
+    for number in 0..32 {
+        // The server becomes a replica, which is refused once.
+        while let Err(failed) = one(&store, &format!("k{number}")).await {
+            assert!(failed.is_retryable(), "{failed}");
+        }
+    }
+    let ended = timeout(Duration::from_secs(20), listener).await;
+    let ended = ended.expect("it is listened to no longer").unwrap();
+    assert!(
+        ended.to_string().contains("has left the Redis Cluster"),
+        "{ended}"
+    );
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let again = async { store.listen(&move |wake_up| drop(tell.send(wake_up))).await };
+    tokio::select! {
+        error = again => panic!("{error}"),
+        heard = told.recv() => assert_eq!(heard, Some(WakeUp::Listening)),
+    }
+    let clients: String = said(&mut servers[heard].1, "CLIENT LIST TYPE pubsub").await;
+    assert!(clients.is_empty(), "{clients}");
+}
+
+#[tokio::test]
+async fn clients_of_the_users_connect_to_all_servers() {
+    let Some(cluster) = fresh().await else { return };
+    let (user, addresses) = cluster.url().split_once('@').unwrap();
+    let password = user.rsplit_once(':').unwrap().1.to_owned();
+    let store = RedisStore::new(&format!("redis+cluster://{addresses}")).unwrap();
+    let refused = one(&store, "k").await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Refused, "{refused}");
+    let store = store.connect_with(move |server| {
+        let login = server.redis_settings().clone().set_password(&password);
+        std::future::ready(redis::Client::open(server.set_redis_settings(login)))
+    });
+    let locks = LockManager::builder(store).build().await.unwrap();
+    for number in 0..8 {
+        locks
+            .lock(format!("k{number}"))
+            .acquire()
+            .await
+            .unwrap()
+            .release()
+            .await
+            .unwrap();
+    }
 }
