@@ -326,8 +326,7 @@ async fn cut_off(epoch: u64, password: &str) -> (Server, String) {
 #[tokio::test]
 async fn a_server_that_is_cut_off_keeps_nobody_away() {
     let Some(cluster) = fresh().await else { return };
-    let (user, addresses) = cluster.url().split_once('@').unwrap();
-    let password = user.rsplit_once(':').unwrap().1;
+    let (user, addresses, password) = user(&cluster);
     let (_former, older) = cut_off(0, password).await;
     // The servers are asked in any order.
     for number in 0..16 {
@@ -436,8 +435,8 @@ async fn a_server_that_has_left_is_listened_to_no_longer() {
 #[tokio::test]
 async fn clients_of_the_users_connect_to_all_servers() {
     let Some(cluster) = fresh().await else { return };
-    let (user, addresses) = cluster.url().split_once('@').unwrap();
-    let password = user.rsplit_once(':').unwrap().1.to_owned();
+    let (_, addresses, password) = user(&cluster);
+    let password = password.to_owned();
     let store = RedisStore::new(&format!("redis+cluster://{addresses}")).unwrap();
     let refused = one(&store, "k").await.unwrap_err();
     assert_eq!(refused.kind(), StoreErrorKind::Refused, "{refused}");
@@ -455,5 +454,122 @@ async fn clients_of_the_users_connect_to_all_servers() {
             .release()
             .await
             .unwrap();
+    }
+}
+
+/// Until the server says this.
+async fn until(server: &mut MultiplexedConnection, words: &str, wanted: &str) {
+    while !said::<String>(server, words).await.contains(wanted) {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_replica_takes_the_place_of_a_server_that_hangs() {
+    let Some(cluster) = fresh().await else { return };
+    let (_, _, password) = user(&cluster);
+    let mut servers = connect(&cluster).await;
+    let spare = fresh().await.unwrap();
+    let (address, mut replica) = connect(&spare).await.remove(0);
+    for words in [
+        "CLUSTER RESET HARD".to_owned(),
+        format!("CONFIG SET masterauth {password}"),
+        format!("CONFIG SET requirepass {password}"),
+    ] {
+        said::<String>(&mut replica, &words).await;
+    }
+    let (_, bus): (String, String) = said(&mut replica, "CONFIG GET cluster-port").await;
+    let meet = format!("CLUSTER MEET {} {bus}", address.replace(':', " "));
+    said::<String>(&mut servers[0].1, &meet).await;
+    let primary: String = said(&mut servers[0].1, "CLUSTER MYID").await;
+    for words in ["CLUSTER INFO", "CLUSTER NODES"]
+        .into_iter()
+        .zip(["cluster_known_nodes:4", &primary])
+    {
+        until(&mut replica, words.0, words.1).await;
+    }
+    said::<String>(&mut replica, &format!("CLUSTER REPLICATE {primary}")).await;
+    until(&mut replica, "INFO replication", "master_link_status:up").await;
+    for (_, server) in &mut servers {
+        // All must know the replica before they vote.
+        until(server, "CLUSTER NODES", &format!("slave {primary}")).await;
+        said::<String>(server, "CONFIG SET cluster-node-timeout 1000").await;
+    }
+    said::<String>(&mut replica, "CONFIG SET cluster-node-timeout 1000").await;
+
+    let store = RedisStore::new(cluster.url()).unwrap();
+    let mut keys = (0..).map(|number| format!("k{number}"));
+    let key = loop {
+        let key = keys.next().unwrap();
+        let row = store.row_key(&key);
+        if said::<u16>(&mut servers[0].1, &format!("CLUSTER KEYSLOT {row}")).await < 5_461 {
+            break key;
+        }
+    };
+    one(&store, &key).await.unwrap();
+    assert_eq!(said::<u16>(&mut servers[0].1, "WAIT 1 5000").await, 1);
+    cluster.pause().unwrap();
+    let taken_over = async |store: &RedisStore| loop {
+        let answer = timeout(Duration::from_millis(2_500), one(store, &key)).await;
+        match answer {
+            Ok(Ok(outcome)) => return outcome,
+            Ok(Err(failed)) => assert!(failed.is_retryable(), "{failed}"),
+            Err(_) => {}
+        }
+    };
+    let busy = taken_over(&store).await;
+    assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
+
+    // It does not know yet that it has been replaced.
+    cluster.wake().unwrap();
+    let late = RedisStore::new(cluster.url()).unwrap();
+    for store in [&store, &late] {
+        let busy = taken_over(store).await;
+        assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
+    }
+}
+
+/// The scheme with user and password, the addresses, and the password.
+fn user(cluster: &Server) -> (&str, &str, &str) {
+    let (user, addresses) = cluster.url().split_once('@').unwrap();
+    (user, addresses, user.rsplit_once(':').unwrap().1)
+}
+
+#[tokio::test]
+async fn a_user_needs_what_the_readme_lists() {
+    let Some(cluster) = fresh().await else { return };
+    let readme = include_str!("../README.md");
+    let line = readme
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER"))
+        .unwrap();
+    let (_, more) = readme
+        .split_once("In a cluster the pattern of the keys is `")
+        .unwrap();
+    let (pattern, more) = more.split_once("`, and `").unwrap();
+    let (more, _) = more.split_once('`').unwrap();
+    let rights = line.replace('…', "hush").replace("~dblock:lock:*", pattern);
+    let (_, addresses, _) = user(&cluster);
+    for missing in more.split(' ').map(Some).chain([None]) {
+        let more = more.split(' ').filter(|right| Some(*right) != missing);
+        let more: Vec<_> = more.collect();
+        let rights = rights.replace("locks", "locks reset");
+        for (_, server) in &mut connect(&cluster).await {
+            said::<String>(server, &format!("{rights} {}", more.join(" "))).await;
+        }
+        let store = RedisStore::new(&format!("redis+cluster://locks:hush@{addresses}")).unwrap();
+        let locks = LockManager::builder(store).build().await;
+        match missing {
+            None => {
+                let guard = locks.unwrap().lock("k").acquire().await.unwrap();
+                guard.release().await.unwrap();
+            }
+            // It is needed only while slots are moved.
+            Some("+asking") => drop(locks.unwrap()),
+            Some(missing) => {
+                let refused = locks.unwrap_err().to_string();
+                assert!(refused.contains("refuses this user"), "{missing}: {refused}");
+            }
+        }
     }
 }
