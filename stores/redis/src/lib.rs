@@ -275,6 +275,8 @@ impl RedisStore {
 /// ```
 impl From<redis::Client> for RedisStore {
     fn from(client: redis::Client) -> Self {
+        // Without the feature the client has no TLS either.
+        let _ = url::secure();
         let server = Server::new(Way::Server(Target::of_client(client)), false);
         Self::at(Deployment::Server(Arc::new(server)))
     }

@@ -245,14 +245,14 @@ fn refuse(message: &str) -> StoreError {
 /// rustls needs a choice of who encrypts. The program makes it, or else we do.
 #[cfg(feature = "tls-rustls")]
 #[allow(clippy::unnecessary_wraps, reason = "without the feature it fails")]
-fn secure() -> Result<(), StoreError> {
+pub(crate) fn secure() -> Result<(), StoreError> {
     // Fails when there is a choice already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Ok(())
 }
 
 #[cfg(not(feature = "tls-rustls"))]
-fn secure() -> Result<(), StoreError> {
+pub(crate) fn secure() -> Result<(), StoreError> {
     Err(refuse(
         "TLS is not compiled in; write `dblock-redis = { version = \"…\", features = [\"tls-rustls\"] }` in Cargo.toml",
     ))
