@@ -1,7 +1,7 @@
 //! Packages: a task installs all that it needs and that is not here, once, before anything else. What runs
 //! after it only looks at what is there.
 
-use dblock_servers::{Kind, Purpose, etcd, galera, has_faketime, missing, packages};
+use dblock_servers::{Kind, Purpose, etcd, galera, has_faketime, has_openssl, missing, packages};
 
 use crate::steps::Step;
 use crate::torture;
@@ -26,6 +26,8 @@ fn of_steps(steps: &[Step]) -> Vec<&'static str> {
     if steps.contains(&Step::Test) {
         let (wanted, _) = Purpose::Tests.wanted();
         packages.extend(missing(&wanted, Purpose::Tests));
+        // For the certificates of a Redis with TLS.
+        packages.extend((wanted.contains(&Kind::Redis) && !has_openssl()).then_some("openssl"));
         if wanted.contains(&Kind::MySql) {
             packages.extend(galera::missing());
         }

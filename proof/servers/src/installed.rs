@@ -126,6 +126,11 @@ pub fn has_faketime() -> bool {
     folders.map(library).any(|library| library.is_file())
 }
 
+/// Whether certificates can be made, by the program `openssl`.
+pub fn has_openssl() -> bool {
+    programs::in_path("openssl").is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -36,7 +36,7 @@ use tempfile::TempDir;
 pub use self::ensemble::Ensemble;
 pub use self::galera::Galera;
 use self::installed::Programs;
-pub use self::installed::{chromium, has_faketime, is_installed, missing, promtool};
+pub use self::installed::{chromium, has_faketime, has_openssl, is_installed, missing, promtool};
 pub use self::kind::{Kind, Purpose};
 pub use self::pair::Pair;
 pub use self::redis_sentinel::RedisSentinel;

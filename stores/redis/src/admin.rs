@@ -84,7 +84,7 @@ async fn scan_server(store: &RedisStore, server: &Server, prefix: &str) -> Resul
 fn key_of(store: &RedisStore, name: &str) -> Option<Key> {
     let (_, key) = name.get(store.prefix.len()..)?.split_once(":lock:")?;
     let key = Key::new(None, key).ok()?;
-    (store.row_key(&key) == name).then_some(key)
+    (store.row_key(key.as_ref()) == name).then_some(key)
 }
 
 /// Escapes the characters that mean something in a pattern.
@@ -103,7 +103,10 @@ fn escaped(text: &str) -> String {
 async fn read(store: &RedisStore, keys: &[Key]) -> Result<Vec<LockRow>, StoreError> {
     let mut shards: BTreeMap<Option<u16>, Vec<&Key>> = BTreeMap::new();
     for key in keys {
-        shards.entry(store.deployment.shard(key)).or_default().push(key);
+        shards
+            .entry(store.deployment.shard(key.as_ref()))
+            .or_default()
+            .push(key);
     }
     let read = shards.values().map(|keys| read_shard(store, keys));
     Ok(try_join_all(read).await?.concat())
@@ -123,7 +126,7 @@ async fn read_shard(store: &RedisStore, keys: &[&Key]) -> Result<Vec<LockRow>, S
 async fn look(store: &RedisStore, keys: &[&Key]) -> Result<Vec<LockRow>, StoreError> {
     let mut look = Call::of(&store.scripts.look);
     for key in keys {
-        look.key(store.row_key(key));
+        look.key(store.row_key(key.as_ref()));
     }
     let mut answers = row::each(store.deployment.run(&look).await?.value)?;
     let now = row::clock(answers.next())?;
@@ -136,8 +139,8 @@ async fn look(store: &RedisStore, keys: &[&Key]) -> Result<Vec<LockRow>, StoreEr
 pub(crate) async fn operate(store: &RedisStore, key: &Key, words: &[&[u8]]) -> Result<bool, StoreError> {
     store.deployment.agree(&store.prefix).await?;
     let mut operate = Call::of(&store.scripts.operate);
-    operate.key(store.row_key(key));
-    store.add_place(&mut operate, store.deployment.shard(key));
+    operate.key(store.row_key(key.as_ref()));
+    store.add_place(&mut operate, store.deployment.shard(key.as_ref()));
     for word in words {
         operate.arg(*word);
     }

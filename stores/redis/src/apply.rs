@@ -28,7 +28,7 @@ pub(crate) async fn apply(store: &RedisStore, requests: &[Request]) -> Answers {
     let mut shards: BTreeMap<Option<u16>, Vec<usize>> = BTreeMap::new();
     for (place, request) in requests.iter().enumerate() {
         shards
-            .entry(store.deployment.shard(&request.key))
+            .entry(store.deployment.shard(request.key.as_ref()))
             .or_default()
             .push(place);
     }
@@ -62,7 +62,7 @@ async fn send(store: &RedisStore, shard: Option<u16>, requests: &[&Request]) -> 
     store.add_place(&mut call, shard);
     let mut packed = Vec::with_capacity(128 * requests.len());
     for request in requests {
-        call.key(store.row_key(&request.key));
+        call.key(store.row_key(request.key.as_ref()));
         script::add(&mut packed, request, store.passes_on);
     }
     call.packed(packed);

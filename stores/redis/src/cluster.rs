@@ -2,19 +2,27 @@
 //!
 //! A server that does not have a slot says so before it carries anything out. Only then is a request sent
 //! again. If an answer is lost, the request is not.
+//!
+//! A request that failed leaves its server in *doubt*, until the server carries one out. Who has the slots of such
+//! a server is asked anew, of other servers first. Requests to servers that are not in doubt wait for nothing of
+//! that.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use dblock_core::store::{StoreError, StoreErrorKind};
+use futures_util::future::join_all;
 use redis::aio::PubSub;
 use redis::{Cmd, FromRedisValue, Value};
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
 use tracing::info;
 
 use crate::acknowledge::Acknowledgement;
 use crate::call::Call;
 use crate::error::{self, Redirect};
-use crate::login::{self, Login};
+use crate::login::{self, Clients, Login};
 use crate::session::{Answer, Server, Way};
 use crate::slots::{self, Range, slot};
 
@@ -22,20 +30,31 @@ use crate::slots::{self, Range, slot};
 /// moved.
 const REDIRECTS: usize = 4;
 
+/// How many servers are asked at once who has which slot. One may be cut off, and know no better.
+const ASKED: usize = 5;
+
+/// How often they are asked while one is listened to.
+const ASK_EVERY: Duration = Duration::from_secs(30);
+
 pub(crate) struct Cluster {
     login: Login,
     seeds: Vec<String>,
     acknowledgement: Option<Acknowledgement>,
     map: Mutex<Map>,
+    /// When the servers were last asked who has which slot, and what came of it. Held while they are asked, so that
+    /// requests that come meanwhile share the answer.
+    asked: tokio::sync::Mutex<Option<(Instant, Result<(), StoreError>)>>,
+    /// Told when servers were left.
+    left: Notify,
 }
 
 #[derive(Default)]
 struct Map {
     servers: HashMap<String, Arc<Server>>,
-    /// In the order of their ends. Empty while it is not known.
+    /// In the order of the slots. Empty while it is not known.
     ranges: Vec<Range>,
-    /// The server that another one has named last: it is asked first who has which slot.
-    named: Option<String>,
+    /// The servers in doubt, and since when.
+    doubted: HashMap<String, Instant>,
     closed: bool,
 }
 
@@ -55,6 +74,24 @@ impl To {
     }
 }
 
+/// A request on its way. Without an answer its server is in doubt, also when nobody waits any longer.
+struct Sent<'a> {
+    cluster: &'a Cluster,
+    address: &'a str,
+    answered: bool,
+}
+
+impl Drop for Sent<'_> {
+    fn drop(&mut self) {
+        let mut map = self.cluster.map();
+        if self.answered {
+            map.doubted.remove(self.address);
+        } else {
+            map.doubted.insert(self.address.to_owned(), Instant::now());
+        }
+    }
+}
+
 impl Cluster {
     pub(crate) fn new(login: Login, seeds: Vec<String>) -> Self {
         Self {
@@ -62,6 +99,8 @@ impl Cluster {
             seeds,
             acknowledgement: None,
             map: Mutex::default(),
+            asked: tokio::sync::Mutex::default(),
+            left: Notify::new(),
         }
     }
 
@@ -78,103 +117,135 @@ impl Cluster {
         self
     }
 
+    /// The same, by clients that are made in this way.
+    pub(crate) fn made_by(self, clients: Clients) -> Self {
+        Self {
+            login: self.login.made_by(clients),
+            ..self
+        }
+    }
+
     /// Carries out a call once, on the server that has the slot of its keys.
     pub(crate) async fn run(&self, call: &Call<'_>) -> Result<Answer, StoreError> {
-        let slot = slot(call.first_key());
-        let mut to = To::owner(self.address_of(slot).await?);
-        for _ in 0..REDIRECTS {
-            let server = self.server(&to.address)?;
-            let answer = if to.asking {
+        let carry_out = |server: Arc<Server>, asking| async move {
+            if asking {
                 server.run_asking(call).await
             } else {
                 server.run(call).await
-            };
-            let Err(failed) = answer else { return answer };
-            to = self.next(&to, failed, call.has_one_key())?;
-        }
-        Err(no_owner(slot))
+            }
+        };
+        self.send(call.first_key(), call.has_one_key(), carry_out).await
     }
 
     /// Sends one command about a key.
     pub(crate) async fn ask<T: FromRedisValue>(&self, key: &str, command: &Cmd) -> Result<T, StoreError> {
-        let slot = slot(key.as_bytes());
-        let mut to = To::owner(self.address_of(slot).await?);
-        for _ in 0..REDIRECTS {
-            let server = self.server(&to.address)?;
-            let answer = if to.asking {
+        let carry_out = |server: Arc<Server>, asking| async move {
+            if asking {
                 server.ask_asking(command).await
             } else {
                 server.ask(command).await
+            }
+        };
+        self.send(key.as_bytes(), true, carry_out).await
+    }
+
+    /// Sends a request to the server that has the slot of a key, and on to the one that this server names instead. A
+    /// request about several keys does not go to a server that has only some of them.
+    async fn send<T, F: Future<Output = Result<T, StoreError>>>(
+        &self,
+        key: &[u8],
+        is_only_key: bool,
+        carry_out: impl Fn(Arc<Server>, bool) -> F,
+    ) -> Result<T, StoreError> {
+        let slot = slot(key);
+        let mut to = To::owner(self.address_of(slot).await?);
+        for _ in 0..REDIRECTS {
+            let server = self.server(&to.address)?;
+            let mut sent = Sent {
+                cluster: self,
+                address: &to.address,
+                answered: false,
             };
-            let Err(failed) = answer else { return answer };
-            to = self.next(&to, failed, true)?;
+            let answer = carry_out(server, to.asking).await;
+            let Err(failed) = answer else {
+                sent.answered = true;
+                return answer;
+            };
+            let next = match error::redirect(&failed) {
+                // This one knows no better than we do: it stays in doubt.
+                Some(Redirect::Moved(named)) => To::owner(login::named_by(&to.address, &named)),
+                Some(Redirect::Ask(named)) if is_only_key => {
+                    sent.answered = true;
+                    To {
+                        address: login::named_by(&to.address, &named),
+                        asking: true,
+                    }
+                }
+                Some(Redirect::Ask(_) | Redirect::Split) => {
+                    sent.answered = true;
+                    return Err(failed);
+                }
+                None => return Err(failed),
+            };
+            drop(sent);
+            to = next;
         }
         Err(no_owner(slot))
     }
 
-    /// Where a request goes that the server `at` did not carry out. One about several keys does not go to a server
-    /// that has only some of them.
-    fn next(&self, at: &To, failed: StoreError, has_one_key: bool) -> Result<To, StoreError> {
-        match error::redirect(&failed) {
-            Some(Redirect::Moved(named)) => Ok(To::owner(self.moved(&at.address, &named))),
-            Some(Redirect::Ask(named)) if has_one_key => Ok(To {
-                address: login::named_by(&at.address, &named),
-                asking: true,
-            }),
-            Some(Redirect::Ask(_) | Redirect::Split) => Err(failed),
-            None => Err(self.explain(failed)),
-        }
-    }
-
-    /// The address of the server that the one at `address` has named instead of itself. That one knows the
-    /// slots better.
-    fn moved(&self, address: &str, named: &str) -> String {
-        let named = login::named_by(address, named);
-        let mut map = self.map();
-        map.ranges.clear();
-        map.named = Some(named.clone());
-        named
-    }
-
-    /// All servers that have slots.
+    /// All servers that have slots, those in doubt last.
     pub(crate) async fn primaries(&self) -> Result<Vec<(String, Arc<Server>)>, StoreError> {
-        let ranges = self.ranges().await?;
-        let mut addresses: Vec<_> = ranges.into_iter().map(|range| range.address).collect();
+        if self.map().ranges.is_empty() {
+            self.look_up(Instant::now()).await?;
+        }
+        let mut addresses: Vec<_> = {
+            let map = self.map();
+            let known = map.ranges.iter().map(|range| &range.address);
+            known
+                .map(|address| (map.doubted.contains_key(address), address.clone()))
+                .collect()
+        };
         addresses.sort_unstable();
         addresses.dedup();
         addresses
             .into_iter()
-            .map(|address| {
+            .map(|(_, address)| {
                 let server = self.server(&address)?;
                 Ok((address, server))
             })
             .collect()
     }
 
-    /// Asks anew who has which slot, if the error may mean that another server is the primary now.
-    pub(crate) fn explain(&self, failed: StoreError) -> StoreError {
-        if error::redirect(&failed).is_some() {
-            self.forget();
-            let message = format!("a slot of the Redis Cluster has moved: {failed}");
-            return StoreError::new(StoreErrorKind::Unreachable, message).with_source(failed);
-        }
-        if failed.is_retryable() {
-            self.forget();
-        }
-        failed
-    }
-
     /// A connection that hears what is published anywhere in the cluster, and the address that it leads to.
     pub(crate) async fn listener(&self) -> Result<(PubSub, String), StoreError> {
         let mut failed = nobody(&self.seeds);
-        for (_, server) in self.primaries().await? {
+        for (address, server) in self.primaries().await? {
             match server.listener().await {
-                Err(error) => failed = error,
-                opened => return opened,
+                Err(error) => {
+                    self.map().doubted.insert(address, Instant::now());
+                    failed = error;
+                }
+                Ok((listener, _)) => return Ok((listener, address)),
             }
         }
-        self.forget();
         Err(failed)
+    }
+
+    /// Completes when the server at this address has no slots any more. It asks from time to time, because a server that
+    /// is only listened to may leave unnoticed.
+    pub(crate) async fn left(&self, address: &str) {
+        loop {
+            // Registers first, so that a change before the await is seen.
+            let mut left = std::pin::pin!(self.left.notified());
+            left.as_mut().enable();
+            if self.map().ranges.iter().all(|range| range.address != address) {
+                return;
+            }
+            if timeout(ASK_EVERY, left).await.is_err() {
+                // Without an answer nothing is known.
+                let _ = self.look_up(Instant::now()).await;
+            }
+        }
     }
 
     pub(crate) fn close(&self) {
@@ -183,69 +254,121 @@ impl Cluster {
         map.servers.drain().for_each(|(_, server)| server.close());
     }
 
-    /// Asks anew who has which slot, before the next request.
-    fn forget(&self) {
-        self.map().ranges.clear();
-    }
-
+    /// The server that has a slot. It is asked for anew if it is not known or in doubt.
     async fn address_of(&self, slot: u16) -> Result<String, StoreError> {
-        let ranges = self.ranges().await?;
-        let found = slots::find(&ranges, slot).map(str::to_owned);
+        let since = {
+            let map = self.map();
+            match slots::find(&map.ranges, slot) {
+                None => Instant::now(),
+                Some(known) => match map.doubted.get(known) {
+                    None => return Ok(known.to_owned()),
+                    Some(since) => *since,
+                },
+            }
+        };
+        let looked = self.look_up(since).await;
+        let found = slots::find(&self.map().ranges, slot).map(str::to_owned);
         found.ok_or_else(|| {
-            self.forget();
-            StoreError::new(
-                StoreErrorKind::Unreachable,
-                format!(
-                    "no server of the Redis Cluster has slot {slot}: `redis-cli --cluster check` says why"
-                ),
-            )
+            looked.err().unwrap_or_else(|| {
+                StoreError::new(
+                    StoreErrorKind::Unreachable,
+                    format!(
+                        "no server of the Redis Cluster has slot {slot}: `redis-cli --cluster check` says why"
+                    ),
+                )
+            })
         })
     }
 
-    async fn ranges(&self) -> Result<Vec<Range>, StoreError> {
-        let addresses: Vec<_> = {
-            let map = self.map();
-            if !map.ranges.is_empty() {
-                return Ok(map.ranges.clone());
-            }
-            let known = map.named.iter().chain(map.servers.keys());
-            known.chain(&self.seeds).cloned().collect()
-        };
-        let mut question = redis::cmd("CLUSTER");
-        question.arg("SLOTS");
-        let mut failed = nobody(&self.seeds);
-        for asked in addresses {
-            let answer: Result<Value, _> = self.login.ask(&asked, &question).await;
-            match answer.and_then(|answer| slots::read(answer, &asked)) {
-                Ok(ranges) if ranges.is_empty() => {
-                    failed = StoreError::new(
-                        StoreErrorKind::Unreachable,
-                        format!(
-                            "{asked} knows of no server with slots: `redis-cli --cluster check` says why"
-                        ),
-                    );
-                }
-                Ok(ranges) => {
-                    self.learn(&ranges);
-                    return Ok(ranges);
-                }
-                Err(error) => failed = error,
+    /// Asks who has which slot, unless somebody has asked since then.
+    async fn look_up(&self, since: Instant) -> Result<(), StoreError> {
+        let mut asked = self.asked.lock().await;
+        match &*asked {
+            Some((at, answer)) if *at >= since => answer.clone(),
+            _ => {
+                let at = Instant::now();
+                let answer = self.ask_several().await;
+                *asked = Some((at, answer.clone()));
+                answer
             }
         }
-        Err(failed)
     }
 
-    /// Keeps the map, and leaves servers that have no slots any more. Their connections end with the requests
-    /// that are on their way there.
-    fn learn(&self, ranges: &[Range]) {
+    /// Learns from several servers who has which slot. Those in doubt are asked only if no other one answers.
+    async fn ask_several(&self) -> Result<(), StoreError> {
+        let (doubted, trusted): (Vec<_>, Vec<_>) = {
+            let map = self.map();
+            let known = map.ranges.iter().map(|range| &range.address);
+            // A set has an order of its own each time, so it is not always the same servers that are asked.
+            let known: HashSet<&String> = known.chain(map.servers.keys()).chain(&self.seeds).collect();
+            let known = known.into_iter().cloned();
+            known.partition(|address| map.doubted.contains_key(address))
+        };
+        let mut failed: Option<StoreError> = None;
+        for some in trusted.chunks(ASKED).chain(doubted.chunks(ASKED)) {
+            let mut said = Vec::new();
+            for (address, answer) in some
+                .iter()
+                .zip(join_all(some.iter().map(|one| self.ask_one(one))).await)
+            {
+                match answer {
+                    Ok(ranges) => said.extend(ranges),
+                    Err(error) => {
+                        self.map()
+                            .doubted
+                            .entry(address.clone())
+                            .or_insert_with(Instant::now);
+                        // Of several errors, one that does not pass by itself says more.
+                        failed = Some(failed.filter(|before| !before.is_retryable()).unwrap_or(error));
+                    }
+                }
+            }
+            if !said.is_empty() {
+                self.learn(said);
+                return Ok(());
+            }
+        }
+        Err(failed.unwrap_or_else(|| nobody(&self.seeds)))
+    }
+
+    /// Who has which slot, says the server at an address. The epochs come first: a server that learns of a change
+    /// between the two answers must not lend the new epoch to the former owner.
+    async fn ask_one(&self, address: &str) -> Result<Vec<Range>, StoreError> {
+        let mut questions = redis::pipe();
+        for about in ["NODES", "SLOTS"] {
+            questions.cmd("CLUSTER").arg(about);
+        }
+        let ((nodes, slots), _): ((String, Value), _) = self.login.ask_all(address, &questions, None).await?;
+        let ranges = slots::read(&nodes, slots, address)?;
+        if ranges.is_empty() {
+            return Err(StoreError::new(
+                StoreErrorKind::Unreachable,
+                format!("{address} knows of no server with slots: `redis-cli --cluster check` says why"),
+            ));
+        }
+        Ok(ranges)
+    }
+
+    /// Keeps what was said, unless something newer is known of a server that is not in doubt. Leaves servers that
+    /// have no slots any more: their connections end with the requests that are on their way there.
+    fn learn(&self, mut said: Vec<Range>) {
         let left: Vec<String> = {
             let mut map = self.map();
-            map.ranges = ranges.to_vec();
-            map.named = None;
+            let Map {
+                ranges,
+                doubted,
+                servers,
+                ..
+            } = &mut *map;
+            let known = std::mem::take(ranges).into_iter();
+            said.extend(known.filter(|range| !doubted.contains_key(&range.address)));
+            *ranges = slots::newest(&said);
             let is_left = |address: &str| ranges.iter().all(|range| range.address != address);
-            let left = map.servers.extract_if(|address, _| is_left(address));
+            doubted.retain(|address, _| !is_left(address) || self.seeds.contains(address));
+            let left = servers.extract_if(|address, _| is_left(address));
             left.map(|(address, _)| address).collect()
         };
+        self.left.notify_waiters();
         for address in left {
             info!("the server {address} of the Redis Cluster has no slots of ours any more");
         }
@@ -259,7 +382,7 @@ impl Cluster {
         if let Some(server) = map.servers.get(address) {
             return Ok(Arc::clone(server));
         }
-        let way = Way::Client(self.login.client(address)?);
+        let way = Way::Server(self.login.at(address)?);
         let server = Arc::new(Server::new(way, true).acknowledged_by(self.acknowledgement));
         map.servers.insert(address.to_owned(), Arc::clone(&server));
         Ok(server)
@@ -312,8 +435,11 @@ mod tests {
         let Deployment::Cluster { cluster, .. } = &store.deployment else {
             panic!("{store:?}");
         };
-        let (_, server) = cluster.primaries().await.unwrap().remove(0);
-        cluster.learn(&[]);
+        let (address, server) = cluster.primaries().await.unwrap().remove(0);
+        let mut elsewhere = std::mem::take(&mut cluster.map().ranges);
+        elsewhere.retain(|range| range.address != address);
+        cluster.learn(elsewhere);
+        assert!(!cluster.map().servers.contains_key(&address));
         server.ask::<Value>(&redis::cmd("PING")).await.unwrap();
     }
 }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use dblock_core::Key;
 use dblock_core::store::StoreError;
 use redis::aio::PubSub;
 
 use crate::acknowledge::Acknowledgement;
 use crate::call::Call;
 use crate::cluster::Cluster;
+use crate::login::Clients;
 use crate::session::{Answer, Server, Way};
 use crate::shards::Shards;
 use crate::url::Place;
@@ -23,8 +23,8 @@ impl Deployment {
     pub(crate) fn new(place: Place) -> Self {
         let server = |way| Self::Server(Arc::new(Server::new(way, false)));
         match place {
-            Place::Server(client) => server(Way::Client(client)),
-            Place::Sentinels(sentinels) => server(Way::Sentinels(Arc::new(sentinels))),
+            Place::Server(target) => server(Way::Server(target)),
+            Place::Sentinels(sentinels) => server(Way::Sentinels(sentinels)),
             Place::Cluster { login, seeds, shards } => Self::Cluster {
                 cluster: Box::new(Cluster::new(login, seeds)),
                 shards: Shards::new(shards),
@@ -57,11 +57,33 @@ impl Deployment {
         }
     }
 
+    /// The same, by clients that are made in this way, before any is.
+    pub(crate) fn made_by(self, clients: Clients) -> Self {
+        match self {
+            Self::Server(server) => {
+                let server = Arc::into_inner(server).expect("nobody has it before the store is used");
+                Self::Server(Arc::new(server.made_by(clients)))
+            }
+            Self::Cluster { cluster, shards } => Self::Cluster {
+                cluster: Box::new(cluster.made_by(clients)),
+                shards,
+            },
+        }
+    }
+
     /// The shard of a key, where there are shards.
-    pub(crate) fn shard(&self, key: &Key) -> Option<u16> {
+    pub(crate) fn shard(&self, key: &str) -> Option<u16> {
         match self {
             Self::Server(_) => None,
             Self::Cluster { shards, .. } => Some(shards.of(key)),
+        }
+    }
+
+    /// How many parts there are that may hang by themselves.
+    pub(crate) fn parts(&self) -> usize {
+        match self {
+            Self::Server(_) => 1,
+            Self::Cluster { shards, .. } => shards.number().into(),
         }
     }
 
@@ -102,6 +124,14 @@ impl Deployment {
         match self {
             Self::Server(server) => server.listener().await,
             Self::Cluster { cluster, .. } => cluster.listener().await,
+        }
+    }
+
+    /// Completes when the server at the address of a listener is none of the cluster's any more.
+    pub(crate) async fn left(&self, address: &str) {
+        match self {
+            Self::Server(_) => std::future::pending().await,
+            Self::Cluster { cluster, .. } => cluster.left(address).await,
         }
     }
 

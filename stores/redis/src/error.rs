@@ -15,13 +15,21 @@ pub(crate) fn of_connect(error: RedisError) -> StoreError {
     if error.kind() == ErrorKind::AuthenticationFailed {
         return refused(error);
     }
-    if is_unanswered(&error) || error.code().is_some_and(|code| code == "ERR") {
-        // `ERR max number of clients reached`, for one.
+    let text = error.to_string();
+    if is_unanswered(&error) || text.contains("max number of clients") {
         let message = format!(
             "the Redis server cannot be reached ({error}); is it running, with room for another client, and is the address \
              right?"
         );
         return StoreError::new(StoreErrorKind::Unreachable, message).with_source(error);
+    }
+    // The crate's words. It leaves out the code of the answer to SELECT.
+    if text.contains("refused to switch database") {
+        if text.contains("permission") {
+            return refused(error);
+        }
+        let message = format!("the Redis server has no database of the number in the URL ({error})");
+        return StoreError::new(StoreErrorKind::Unsupported, message).with_source(error);
     }
     of_answer(error)
 }
@@ -38,6 +46,9 @@ pub(crate) fn of_call(error: RedisError) -> StoreError {
 fn is_unanswered(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse)
 }
+
+/// What Redis 7.0 says, without a code, where a user lacks the right to a command of a script.
+const SCRIPT_DENIED: &str = "The user executing the script can't run this command";
 
 /// An answer of the server's. A script is refused before it writes, or not at all.
 fn of_answer(error: RedisError) -> StoreError {
@@ -60,7 +71,10 @@ fn of_answer(error: RedisError) -> StoreError {
             StoreErrorKind::Unreachable,
             "the server takes no writes at present; its log says why",
         )
-    } else if says("NOPERM") || says("NOAUTH") || says("WRONGPASS") {
+    } else if ["NOPERM", "NOAUTH", "WRONGPASS", SCRIPT_DENIED]
+        .into_iter()
+        .any(says)
+    {
         return refused(error);
     } else if says("CLUSTERDOWN") {
         (
@@ -76,6 +90,16 @@ fn of_answer(error: RedisError) -> StoreError {
         (
             StoreErrorKind::Unsupported,
             "the server is one of a Redis Cluster: give the cluster's URL, as redis+cluster://…",
+        )
+    } else if says("cluster support disabled") {
+        (
+            StoreErrorKind::Unsupported,
+            "the server is not one of a Redis Cluster: give its URL as redis://…",
+        )
+    } else if says("unknown command") {
+        (
+            StoreErrorKind::Unsupported,
+            "the server lacks a command: see that it is what the scheme of the URL says, and that nobody has renamed the command",
         )
     } else {
         match error.kind() {

@@ -5,6 +5,7 @@ mod acknowledge;
 mod admin;
 mod apply;
 mod call;
+mod certificates;
 mod cluster;
 mod deployment;
 mod diagnose;
@@ -26,19 +27,27 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dblock_core::store::clock::micros;
-use dblock_core::store::{Capabilities, Outcome, Request, Store, StoreError, StoreFuture, WakeUp};
+use dblock_core::store::{
+    Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
+};
 use dblock_core::{Finding, InspectFilter, Key, LockError, LockRow};
+use futures_util::future::join_all;
 use redis::Value;
 use uuid::Uuid;
 
 use self::acknowledge::Acknowledgement;
 use self::call::Call;
 use self::deployment::Deployment;
+use self::login::{Clients, Target};
 use self::script::Scripts;
+use self::session::{Server, Way};
+
+/// The client that this store uses. [`RedisStore::connect_with`] takes one of it.
+pub use redis;
 
 /// A fence check for a script of yours, as a function in Lua: `dblock_holds(row_key, token)`. Put it before
-/// your script, and see the section "Checking the token in a script of yours" above. The row of the lock
-/// `order:42` is the key `dblock:lock:order:42`.
+/// your script, and see the section "Checking the token in a script of yours" above. [`RedisStore::row_key`] is the
+/// key of a lock's row.
 pub const VERIFY: &str = include_str!("lua/verify.lua");
 
 /// How long the server keeps the row of a key that nobody uses.
@@ -92,19 +101,69 @@ impl RedisStore {
     /// servers are named. All managers that share locks must give the same number of shards, from 1 to 256.
     /// Default: 16.
     ///
-    /// `?prefix=…` works in all of these URLs, and means the same as [`prefix`](Self::prefix).
+    /// `?prefix=…` works in all of these URLs, and means the same as [`prefix`](Self::prefix). With TLS
+    /// `?ca=…` is a file with the authorities to trust, and no others, and `?certificate=…&key=…` are files for a
+    /// server that asks who the client is. They are in the PEM format, and are read for each connection.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] for a URL that cannot be read. The message does not repeat the URL.
+    /// [`LockError::Invalid`] for a URL that cannot be read or has an option that its kind does not know, and for
+    /// certificates that cannot be read. The message does not repeat the URL.
     pub fn new(url: &str) -> Result<Self, LockError> {
-        let (place, prefix) = url::read(url).map_err(|error| invalid(&error))?;
-        Ok(Self {
-            deployment: Deployment::new(place),
+        let (place, common) = url::read(url).map_err(|error| invalid(&error))?;
+        let mut deployment = Deployment::new(place);
+        if !common.certificates.are_none() {
+            let clients = common.certificates.clients().map_err(|error| invalid(&error))?;
+            deployment = deployment.made_by(clients);
+        }
+        let store = Self::at(deployment);
+        Ok(match common.prefix {
+            Some(prefix) => store.prefix(prefix),
+            None => store,
+        })
+    }
+
+    fn at(deployment: Deployment) -> Self {
+        Self {
+            deployment,
             scripts: Scripts::new(),
-            prefix: prefix.unwrap_or_else(|| "dblock".to_owned()),
+            prefix: "dblock".to_owned(),
             idle: DEFAULT_IDLE,
             passes_on: true,
-        })
+        }
+    }
+
+    /// Connects with clients of yours: for a password that changes while the program runs, or for certificates
+    /// that are in no file. `make` is called each time a connection is opened, to a Sentinel too. It gets the address
+    /// and the login from the URL. When it fails, the server counts as unreachable.
+    ///
+    /// An open connection stays open when its password expires. What the server refuses then opens a new one.
+    ///
+    /// ```no_run
+    /// use dblock_redis::RedisStore;
+    /// use dblock_redis::redis::{Client, ConnectionInfo};
+    ///
+    /// # async fn token() -> Result<String, std::io::Error> { unimplemented!() }
+    /// # fn example() -> Result<(), dblock::LockError> {
+    /// type Error = Box<dyn std::error::Error + Send + Sync>;
+    ///
+    /// let store = RedisStore::new("redis+cluster://locks@redis-1,redis-2")?;
+    /// let store = store.connect_with(|server: ConnectionInfo| async {
+    ///     let login = server.redis_settings().clone().set_password(token().await?);
+    ///     Ok::<_, Error>(Client::open(server.set_redis_settings(login))?)
+    /// });
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn connect_with<F, E>(self, make: impl Fn(redis::ConnectionInfo) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<redis::Client, E>> + Send + 'static,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        Self {
+            deployment: self.deployment.made_by(Clients::new(make)),
+            ..self
+        }
     }
 
     /// Makes an acquire, a renewal or a release count only when `replicas` replicas have it in their memory
@@ -176,9 +235,21 @@ impl RedisStore {
         }
     }
 
-    fn row_key(&self, key: &Key) -> String {
-        let prefix = self.row_prefix(self.deployment.shard(key));
-        prefix + key.as_ref()
+    /// The name of the row of a lock, for a script of yours with [`VERIFY`]. `full_key` is that of the guard. In a
+    /// cluster the text in the braces is the tag, which all keys of such a script must have.
+    ///
+    /// ```
+    /// use dblock_redis::RedisStore;
+    ///
+    /// let one = RedisStore::new("redis://localhost")?;
+    /// assert_eq!(one.row_key("order:42"), "dblock:lock:order:42");
+    /// let cluster = RedisStore::new("redis+cluster://redis-1,redis-2")?;
+    /// assert_eq!(cluster.row_key("order:42"), "{dblock:3}:lock:order:42");
+    /// # Ok::<_, dblock::LockError>(())
+    /// ```
+    pub fn row_key(&self, full_key: &str) -> String {
+        let prefix = self.row_prefix(self.deployment.shard(full_key));
+        prefix + full_key
     }
 
     /// Channels are shared by the databases of a server, and rows are not.
@@ -194,10 +265,28 @@ impl RedisStore {
     }
 }
 
+/// One server, by a client of yours. The prefix is the default.
+///
+/// ```
+/// use dblock_redis::RedisStore;
+/// use dblock_redis::redis::Client;
+///
+/// let store = RedisStore::from(Client::open("redis://localhost").expect("a URL"));
+/// ```
+impl From<redis::Client> for RedisStore {
+    fn from(client: redis::Client) -> Self {
+        // Without the feature the client has no TLS either.
+        let _ = url::secure();
+        let server = Server::new(Way::Server(Target::of_client(client)), false);
+        Self::at(Deployment::Server(Arc::new(server)))
+    }
+}
+
 impl Store for RedisStore {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::new("redis");
         capabilities.concurrency = 3;
+        capabilities.parts = self.deployment.parts();
         capabilities.wake_ups = true;
         capabilities.queues = self.passes_on;
         capabilities.raises_tokens = true;
@@ -212,9 +301,12 @@ impl Store for RedisStore {
     fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
         Box::pin(async {
             self.deployment.agree(&self.prefix).await?;
+            let ping = redis::cmd("PING");
+            let servers = self.deployment.servers().await?;
+            let pinged = servers.iter().map(|(_, server)| server.ask::<Value>(&ping));
             let (mut reached, mut failed) = (false, None);
-            for (_, server) in self.deployment.servers().await? {
-                match server.ask::<Value>(&redis::cmd("PING")).await {
+            for answer in join_all(pinged).await {
+                match answer {
                     Ok(_) => reached = true,
                     // The others of a cluster have keys too.
                     Err(error) if error.is_retryable() => failed = Some(error),
@@ -250,9 +342,16 @@ impl Store for RedisStore {
                 Ok(opened) => opened,
                 Err(error) => return error,
             };
-            match listen::listen(subscription, &self.channel(), tell).await {
-                Err(error) => error::at(address, error),
-                Ok(never) => match never {},
+            let channel = self.channel();
+            tokio::select! {
+                ended = listen::listen(subscription, &channel, tell) => match ended {
+                    Err(error) => error::at(address, error),
+                    Ok(never) => match never {},
+                },
+                () = self.deployment.left(&address) => {
+                    let message = format!("{address}: the server has left the Redis Cluster, so another one is listened to");
+                    StoreError::new(StoreErrorKind::Interrupted, message)
+                }
             }
         })
     }
@@ -273,5 +372,10 @@ impl Store for RedisStore {
 
     fn close(&self) -> StoreFuture<'_, ()> {
         Box::pin(async { self.deployment.close() })
+    }
+
+    /// The shard, so that a server that hangs delays no keys but its own.
+    fn part_of(&self, key: &Key) -> usize {
+        self.deployment.shard(key.as_ref()).unwrap_or_default().into()
     }
 }

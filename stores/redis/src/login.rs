@@ -1,11 +1,17 @@
 //! How the servers of one deployment are logged in to, whatever their address.
 
+use std::error::Error;
 use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dblock_core::store::{StoreError, StoreErrorKind};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue, Pipeline, RedisResult};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionInfo, FromRedisValue, IntoConnectionInfo as _, Pipeline,
+    RedisResult,
+};
 use tokio::time::timeout;
 
 use crate::error;
@@ -13,11 +19,94 @@ use crate::error;
 /// Time limit for a question to a server that is asked where another one is. It leaves time to ask the next.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
+type MakingClient = Pin<Box<dyn Future<Output = Result<Client, Box<dyn Error + Send + Sync>>> + Send>>;
+
+/// What makes a client each time that a connection is opened. Clones share it.
+#[derive(Clone)]
+pub(crate) struct Clients(Arc<dyn Fn(ConnectionInfo) -> MakingClient + Send + Sync>);
+
+impl Clients {
+    pub(crate) fn new<F, E>(make: impl Fn(ConnectionInfo) -> F + Send + Sync + 'static) -> Self
+    where
+        F: Future<Output = Result<Client, E>> + Send + 'static,
+        E: Into<Box<dyn Error + Send + Sync>>,
+    {
+        Self(Arc::new(move |server| {
+            let client = make(server);
+            Box::pin(async { client.await.map_err(Into::into) })
+        }))
+    }
+}
+
+impl Default for Clients {
+    fn default() -> Self {
+        Self::new(|server| async { Client::open(server) })
+    }
+}
+
+/// One server: its address, and how it is logged in to.
+#[derive(Clone)]
+pub(crate) struct Target {
+    info: Arc<ConnectionInfo>,
+    clients: Clients,
+}
+
+impl Target {
+    /// The error says what is wrong, and has nothing of the URL.
+    pub(crate) fn of(url: &str) -> Result<Self, StoreError> {
+        let info = url.into_connection_info().map_err(|error| {
+            let message = format!("the Redis URL cannot be read: {}", error.category());
+            StoreError::new(StoreErrorKind::Unsupported, message)
+        })?;
+        Ok(Self {
+            info: Arc::new(info),
+            clients: Clients::default(),
+        })
+    }
+
+    pub(crate) fn of_client(client: Client) -> Self {
+        Self {
+            info: Arc::new(client.get_connection_info().clone()),
+            clients: Clients::new(move |_| std::future::ready(Ok::<_, redis::RedisError>(client.clone()))),
+        }
+    }
+
+    pub(crate) fn made_by(self, clients: Clients) -> Self {
+        Self { clients, ..self }
+    }
+
+    /// The client for a connection that is about to be opened.
+    pub(crate) async fn client(&self) -> Result<Client, StoreError> {
+        (self.clients.0)((*self.info).clone()).await.map_err(|error| {
+            let message = format!("the client for the Redis server cannot be made: {error}");
+            StoreError::new(StoreErrorKind::Unreachable, message).with_source(error)
+        })
+    }
+
+    pub(crate) fn database(&self) -> i64 {
+        self.info.redis_settings().db()
+    }
+}
+
+/// Host and port, or the path of a socket.
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.info.addr().fmt(f)
+    }
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Target({self})")
+    }
+}
+
 /// A URL without its address.
 #[derive(Clone)]
 pub(crate) struct Login {
     before: String,
     after: String,
+    clients: Clients,
 }
 
 impl Login {
@@ -27,34 +116,42 @@ impl Login {
         Self {
             before: format!("{protocol}://{user}{at}"),
             after: format!("/{database}"),
+            clients: Clients::default(),
         }
     }
 
-    /// Opens nothing yet.
-    pub(crate) fn client(&self, address: &str) -> Result<Client, StoreError> {
-        opened(&format!("{}{address}{}", self.before, self.after))
+    pub(crate) fn made_by(self, clients: Clients) -> Self {
+        Self { clients, ..self }
     }
 
-    /// Asks one server one thing, on a connection of its own. Nothing that matters is sent in this way.
-    pub(crate) async fn ask<T: FromRedisValue>(
-        &self,
-        address: &str,
-        question: &Cmd,
-    ) -> Result<T, StoreError> {
-        let client = self.client(address)?;
-        let asked = async { question.query_async(&mut connect(&client).await?).await };
-        in_time(address, asked).await
+    /// The server at this address.
+    pub(crate) fn at(&self, address: &str) -> Result<Target, StoreError> {
+        let url = format!("{}{address}{}", self.before, self.after);
+        Ok(Target::of(&url)?.made_by(self.clients.clone()))
     }
 
-    /// Asks one server several things in one message, as [`ask`](Self::ask) does.
+    /// Asks one server several things in one message, on the open connection if there is one that works. Returns the
+    /// connection, too. Nothing that matters is sent in this way.
     pub(crate) async fn ask_all<T: FromRedisValue>(
         &self,
         address: &str,
         questions: &Pipeline,
-    ) -> Result<T, StoreError> {
-        let client = self.client(address)?;
-        let asked = async { questions.query_async(&mut connect(&client).await?).await };
-        in_time(address, asked).await
+        open: Option<MultiplexedConnection>,
+    ) -> Result<(T, MultiplexedConnection), StoreError> {
+        let target = self.at(address)?;
+        in_time(address, async {
+            if let Some(mut connection) = open
+                && let Ok(answer) = questions.query_async(&mut connection).await
+            {
+                return Ok((answer, connection));
+            }
+            let mut connection = connect(&target.client().await?)
+                .await
+                .map_err(error::of_connect)?;
+            let answer = questions.query_async(&mut connection).await;
+            Ok((answer.map_err(error::of_connect)?, connection))
+        })
+        .await
     }
 }
 
@@ -63,9 +160,12 @@ async fn connect(client: &Client) -> RedisResult<MultiplexedConnection> {
     client.get_multiplexed_async_connection_with_config(&config).await
 }
 
-async fn in_time<T>(address: &str, asked: impl Future<Output = RedisResult<T>>) -> Result<T, StoreError> {
+async fn in_time<T>(
+    address: &str,
+    asked: impl Future<Output = Result<T, StoreError>>,
+) -> Result<T, StoreError> {
     let answer = match timeout(TIMEOUT, asked).await {
-        Ok(answer) => answer.map_err(error::of_connect),
+        Ok(answer) => answer,
         Err(_) => Err(StoreError::new(
             StoreErrorKind::Unreachable,
             format!(
@@ -80,14 +180,6 @@ impl fmt::Debug for Login {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Login").finish_non_exhaustive()
     }
-}
-
-/// The error says what is wrong, and has nothing of the URL.
-pub(crate) fn opened(url: &str) -> Result<Client, StoreError> {
-    Client::open(url).map_err(|error| {
-        let message = format!("the Redis URL cannot be read: {}", error.category());
-        StoreError::new(StoreErrorKind::Unsupported, message)
-    })
 }
 
 /// An address with its port: an IPv6 address is in brackets.

@@ -10,24 +10,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use dblock_core::store::{StoreError, StoreErrorKind};
-use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
-use redis::{Client, RedisResult, Value};
+use redis::aio::MultiplexedConnection;
+use redis::{RedisResult, Value};
+use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
 use crate::error;
-use crate::login::{Login, address};
+use crate::login::{Clients, Login, Target, address};
 
 /// How old the Sentinels' last answer may be while a connection is in use.
 const FRESH: Duration = Duration::from_secs(1);
+
+/// A connection that was unused for this long is opened again: a firewall may have dropped it.
+const IDLE: Duration = Duration::from_secs(10);
 
 /// The longest time that a request waits for their answer. After it the request goes on, and a later one
 /// learns of the answer. Meanwhile an old primary that is back may grant a lock that the new one has granted
 /// too. So this is longer than an answer takes on a slow network.
 const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 
-#[derive(Debug)]
 pub(crate) struct Sentinels {
     /// The name under which they watch the primary.
     name: String,
@@ -36,6 +38,8 @@ pub(crate) struct Sentinels {
     primary: Login,
     database: i64,
     seen: Mutex<Seen>,
+    /// The open connections, and when they were used last.
+    open: Mutex<HashMap<String, (MultiplexedConnection, Instant)>>,
     /// Held while they are asked, so that requests that come meanwhile wait for the same answer.
     asking: tokio::sync::Mutex<()>,
 }
@@ -51,6 +55,9 @@ struct Seen {
     /// They did not answer when they were last asked.
     silent: bool,
 }
+
+/// The answers of a Sentinel: all about the primary, and where it is.
+type Told = (RedisResult<Value>, RedisResult<Option<(String, u16)>>);
 
 /// An address, and how many Sentinels name it.
 struct Vote {
@@ -76,6 +83,7 @@ impl Sentinels {
             primary: self.primary.clone(),
             database: self.database,
             seen: Mutex::default(),
+            open: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
         }
     }
@@ -87,15 +95,15 @@ impl Sentinels {
         addresses: Vec<String>,
         primary: Login,
     ) -> Result<Self, StoreError> {
-        // Only its settings are looked at.
-        let sample = primary.client("localhost:1")?;
+        let database = primary.at("localhost:1")?.database();
         Ok(Self {
             name: name.to_owned(),
             login,
             addresses,
             primary,
-            database: sample.get_connection_info().redis_settings().db(),
+            database,
             seen: Mutex::default(),
+            open: Mutex::default(),
             asking: tokio::sync::Mutex::default(),
         })
     }
@@ -104,22 +112,36 @@ impl Sentinels {
         self.database
     }
 
-    /// The way to the server at an address.
-    pub(crate) fn client(&self, address: &str) -> Result<Client, StoreError> {
-        self.primary.client(address)
+    /// The server at an address.
+    pub(crate) fn at(&self, address: &str) -> Result<Target, StoreError> {
+        self.primary.at(address)
+    }
+
+    /// The same, by clients that are made in this way.
+    pub(crate) fn made_by(self, clients: &Clients) -> Self {
+        Self {
+            login: self.login.made_by(clients.clone()),
+            primary: self.primary.made_by(clients.clone()),
+            ..self
+        }
     }
 
     /// Where the primary is: the address that more than half of the Sentinels name. If no address has so
     /// many, all that are named and not known to be replaced, the most often named first.
-    pub(crate) async fn named(&self) -> Result<Vec<String>, StoreError> {
-        let questions = self.addresses.iter().map(|sentinel| self.ask(sentinel));
-        let mut asked: FuturesUnordered<_> = questions.collect();
+    pub(crate) async fn named(self: &Arc<Self>) -> Result<Vec<String>, StoreError> {
+        let mut asked = JoinSet::new();
+        for sentinel in &self.addresses {
+            let (sentinels, sentinel) = (Arc::clone(self), sentinel.clone());
+            asked.spawn(async move { sentinels.ask(&sentinel).await });
+        }
         let mut votes: Vec<Vote> = Vec::new();
         let mut failed: Option<StoreError> = None;
-        while let Some(answer) = asked.next().await {
+        while let Some(answer) = asked.join_next().await {
             let (named, epoch) = match answer {
-                Ok(found) => found,
-                Err(error) => {
+                Ok(Ok(found)) => found,
+                // A panic, or the runtime's end.
+                Err(_) => continue,
+                Ok(Err(error)) => {
                     // Of several errors, one that does not pass by itself says more.
                     failed = Some(failed.filter(|before| !before.is_retryable()).unwrap_or(error));
                     continue;
@@ -135,6 +157,8 @@ impl Sentinels {
             vote.by += 1;
             vote.epoch = vote.epoch.max(epoch);
             if vote.by * 2 > self.addresses.len() {
+                // The others may still connect, and are then asked on these connections.
+                asked.detach_all();
                 return Ok(vec![votes.swap_remove(place).named]);
             }
         }
@@ -155,7 +179,7 @@ impl Sentinels {
     }
 
     /// Where the connection in use leads to, or else the address that they name first.
-    pub(crate) async fn current(&self) -> Result<String, StoreError> {
+    pub(crate) async fn current(self: &Arc<Self>) -> Result<String, StoreError> {
         let known = self.seen().primary.clone();
         match known {
             Some(known) => Ok(known),
@@ -198,7 +222,7 @@ impl Sentinels {
     }
 
     /// Finds out whether the primary is still at this address.
-    async fn look_after(&self, address: &str) {
+    async fn look_after(self: &Arc<Self>, address: &str) {
         let _asking = self.asking.lock().await;
         if self.seen().is_fresh() {
             return;
@@ -222,8 +246,16 @@ impl Sentinels {
         for about in ["MASTER", "GET-MASTER-ADDR-BY-NAME"] {
             questions.cmd("SENTINEL").arg(about).arg(&self.name);
         }
-        let (told, named): (RedisResult<Value>, RedisResult<Option<(String, u16)>>) =
-            self.login.ask_all(sentinel, questions.ignore_errors()).await?;
+        let open = self.open().get(sentinel).cloned();
+        let open = open.filter(|(_, used)| used.elapsed() < IDLE);
+        let open = open.map(|(connection, _)| connection);
+        let asked = self
+            .login
+            .ask_all::<Told>(sentinel, questions.ignore_errors(), open);
+        let asked = asked.await.inspect_err(|_| drop(self.open().remove(sentinel)));
+        let ((told, named), connection) = asked?;
+        self.open()
+            .insert(sentinel.to_owned(), (connection, Instant::now()));
         let named = named.map_err(|error| error::at(sentinel, error::of_connect(error)))?;
         let (host, port) = named.ok_or_else(|| self.unknown())?;
         let epoch = || {
@@ -261,7 +293,58 @@ impl Sentinels {
         }
     }
 
+    fn open(&self) -> MutexGuard<'_, HashMap<String, (MultiplexedConnection, Instant)>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn seen(&self) -> MutexGuard<'_, Seen> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Sentinels {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Sentinels")
+            .field("name", &self.name)
+            .field("addresses", &self.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use dblock_servers::{Kind, Purpose, RedisSentinel, is_installed};
+
+    use crate::url::{Place, read};
+
+    #[tokio::test]
+    async fn a_sentinel_is_asked_on_a_connection_that_stays_open() {
+        if !is_installed(Kind::Redis) {
+            dblock_tests::left_out("Redis servers of its own", "install redis-server");
+            return;
+        }
+        let servers = RedisSentinel::fresh(0, Purpose::Tests).await.unwrap();
+        let Place::Sentinels(sentinels) = read(servers.url()).unwrap().0 else {
+            panic!("{}", servers.url());
+        };
+        let mut received = Vec::new();
+        for _ in 0..2 {
+            let mut all = 0;
+            for address in &sentinels.addresses {
+                let client = sentinels.login.at(address).unwrap().client().await.unwrap();
+                let mut itself = client.get_multiplexed_async_connection().await.unwrap();
+                let mut ask = redis::cmd("INFO");
+                let info: String = ask.arg("stats").query_async(&mut itself).await.unwrap();
+                let count = crate::server::Info::read(&info).get("total_connections_received");
+                all += count.parse::<u64>().unwrap();
+            }
+            received.push(all);
+            for _ in 0..50 {
+                sentinels.named().await.unwrap();
+            }
+        }
+        // They connect with each other, too.
+        let connections = received[1] - received[0];
+        assert!(connections < 20, "{connections}");
     }
 }

@@ -12,11 +12,12 @@ use std::time::Duration;
 use dblock_core::store::{StoreError, StoreErrorKind};
 use futures_util::future::select_ok;
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{AsyncConnectionConfig, Client, RedisResult, Value};
+use redis::{AsyncConnectionConfig, RedisResult, Value};
 use tokio::time::{Instant, timeout};
 
 use crate::acknowledge::Acknowledgement;
 use crate::call::{self, Call};
+use crate::login::{Clients, Target};
 use crate::sentinel::Sentinels;
 use crate::{error, server};
 
@@ -42,7 +43,7 @@ pub(crate) struct Server {
 
 /// How the server is found.
 pub(crate) enum Way {
-    Client(Client),
+    Server(Target),
     Sentinels(Arc<Sentinels>),
 }
 
@@ -82,7 +83,7 @@ impl Server {
     /// The same server, with a connection of its own.
     pub(crate) fn again(&self) -> Self {
         let way = match &self.way {
-            Way::Client(client) => Way::Client(client.clone()),
+            Way::Server(target) => Way::Server(target.clone()),
             Way::Sentinels(sentinels) => Way::Sentinels(Arc::new(sentinels.again())),
         };
         Self::new(way, self.in_cluster).acknowledged_by(self.acknowledgement)
@@ -94,9 +95,18 @@ impl Server {
         self
     }
 
+    /// The same, by clients that are made in this way.
+    pub(crate) fn made_by(self, clients: Clients) -> Self {
+        let way = match self.way {
+            Way::Server(target) => Way::Server(target.made_by(clients)),
+            Way::Sentinels(sentinels) => Way::Sentinels(Arc::new(sentinels.again().made_by(&clients))),
+        };
+        Self { way, ..self }
+    }
+
     pub(crate) fn database(&self) -> i64 {
         match &self.way {
-            Way::Client(client) => client.get_connection_info().redis_settings().db(),
+            Way::Server(target) => target.database(),
             Way::Sentinels(sentinels) => sentinels.database(),
         }
     }
@@ -135,14 +145,21 @@ impl Server {
     /// A connection for listening alone, and the address that it leads to.
     pub(crate) async fn listener(&self) -> Result<(PubSub, String), StoreError> {
         self.in_time(async {
-            let client = match &self.way {
-                Way::Client(client) => client.clone(),
-                Way::Sentinels(sentinels) => sentinels.client(&sentinels.current().await?)?,
+            let target = match &self.way {
+                Way::Server(target) => target.clone(),
+                Way::Sentinels(sentinels) => sentinels.at(&sentinels.current().await?)?,
             };
-            let address = address(&client);
-            match client.get_async_pubsub().await {
-                Ok(listener) => Ok((listener, address)),
-                Err(error) => Err(error::at(address, error::of_connect(error))),
+            let opened = async {
+                target
+                    .client()
+                    .await?
+                    .get_async_pubsub()
+                    .await
+                    .map_err(error::of_connect)
+            };
+            match opened.await {
+                Ok(listener) => Ok((listener, target.to_string())),
+                Err(error) => Err(error::at(target, error)),
             }
         })
         .await
@@ -151,7 +168,7 @@ impl Server {
     /// The server, as errors name it.
     fn name(&self) -> String {
         match &self.way {
-            Way::Client(client) => address(client),
+            Way::Server(target) => target.to_string(),
             Way::Sentinels(sentinels) => sentinels.primary(),
         }
     }
@@ -215,13 +232,13 @@ impl Server {
     async fn connect(&self) -> Result<(MultiplexedConnection, LeadsTo), StoreError> {
         self.in_time(async {
             let sentinels = match &self.way {
-                Way::Client(client) => return Ok((self.open_one(client).await?, None)),
+                Way::Server(target) => return Ok((self.open_one(target).await?, None)),
                 Way::Sentinels(sentinels) => sentinels,
             };
             let named = sentinels.named().await?;
             let tried = named.into_iter().map(|address| {
                 Box::pin(async {
-                    let connection = self.open_one(&sentinels.client(&address)?).await?;
+                    let connection = self.open_one(&sentinels.at(&address)?).await?;
                     Ok::<_, StoreError>((connection, address))
                 })
             });
@@ -234,12 +251,13 @@ impl Server {
     }
 
     /// A new connection to this server, if it can keep locks.
-    async fn open_one(&self, client: &Client) -> Result<MultiplexedConnection, StoreError> {
-        let opened = self.open_checked(client).await;
-        opened.map_err(|error| error::at(address(client), error))
+    async fn open_one(&self, target: &Target) -> Result<MultiplexedConnection, StoreError> {
+        let opened = self.open_checked(target).await;
+        opened.map_err(|error| error::at(target, error))
     }
 
-    async fn open_checked(&self, client: &Client) -> Result<MultiplexedConnection, StoreError> {
+    async fn open_checked(&self, target: &Target) -> Result<MultiplexedConnection, StoreError> {
+        let client = target.client().await?;
         // The engine has time limits of its own.
         let config = AsyncConnectionConfig::new()
             .set_connection_timeout(None)
@@ -283,16 +301,11 @@ impl Server {
     }
 }
 
-/// Host and port, or the path of a socket.
-fn address(client: &Client) -> String {
-    client.get_connection_info().addr().to_string()
-}
-
 impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Server");
         match &self.way {
-            Way::Client(client) => shown.field("address", &address(client)),
+            Way::Server(target) => shown.field("address", &target.to_string()),
             Way::Sentinels(sentinels) => shown.field("sentinels", sentinels),
         };
         shown.finish_non_exhaustive()

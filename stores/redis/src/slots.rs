@@ -1,5 +1,7 @@
 //! The slots of a Redis Cluster: which one a key has, and which servers have them.
 
+use std::collections::HashMap;
+
 use dblock_core::store::{StoreError, StoreErrorKind};
 use redis::{FromRedisValue as _, Value};
 
@@ -7,12 +9,15 @@ use crate::login::named_by;
 
 const SLOTS: u16 = 16_384;
 
-/// Slots up to `end`, from the end of the range before.
+/// Slots that a server has.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Range {
     start: u16,
     end: u16,
     pub(crate) address: String,
+    /// Of two servers that are said to have a slot, the one with the larger epoch has it:
+    /// <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-slots-configuration-propagation>.
+    epoch: u64,
 }
 
 /// The slot of a key, which is that of its tag if it has one:
@@ -51,21 +56,59 @@ pub(crate) fn find(ranges: &[Range], slot: u16) -> Option<&str> {
     Some(&range.address)
 }
 
-/// Reads the answer to `CLUSTER SLOTS` of the server `asked`. Each entry is a range and its servers, the
-/// primary first.
-pub(crate) fn read(answer: Value, asked: &str) -> Result<Vec<Range>, StoreError> {
-    let Value::Array(entries) = answer else {
-        return Err(unreadable(asked, &answer));
-    };
-    let mut ranges = Vec::new();
-    for entry in entries {
-        ranges.push(range(&entry, asked).ok_or_else(|| unreadable(asked, &entry))?);
+/// Who has which slot by all that is said, in the order of the slots. Of equal epochs the first counts.
+pub(crate) fn newest(said: &[Range]) -> Vec<Range> {
+    let mut owners: Vec<Option<&Range>> = vec![None; SLOTS.into()];
+    for range in said {
+        for owner in owners
+            .iter_mut()
+            .take(usize::from(range.end) + 1)
+            .skip(range.start.into())
+        {
+            if owner.is_none_or(|other| other.epoch < range.epoch) {
+                *owner = Some(range);
+            }
+        }
     }
-    ranges.sort_unstable_by_key(|range| range.end);
-    Ok(ranges)
+    let mut ranges: Vec<Range> = Vec::new();
+    for (slot, owner) in (0..SLOTS).zip(owners) {
+        let Some(owner) = owner else { continue };
+        let before = ranges.last_mut();
+        match before.filter(|before| before.end + 1 == slot && before.address == owner.address) {
+            Some(before) => before.end = slot,
+            None => ranges.push(Range {
+                start: slot,
+                end: slot,
+                ..owner.clone()
+            }),
+        }
+    }
+    ranges
 }
 
-fn range(entry: &Value, asked: &str) -> Option<Range> {
+/// Reads the answers of the server `asked` to `CLUSTER NODES` and `CLUSTER SLOTS`. The first has the epochs,
+/// and the second the addresses that clients should use. Each entry of the second is a range and its servers,
+/// the primary first.
+pub(crate) fn read(nodes: &str, slots: Value, asked: &str) -> Result<Vec<Range>, StoreError> {
+    let Value::Array(entries) = slots else {
+        return Err(unreadable(asked, &slots));
+    };
+    let epochs = epochs(nodes);
+    let ranges = entries.iter();
+    ranges
+        .map(|entry| range(entry, &epochs, asked).ok_or_else(|| unreadable(asked, entry)))
+        .collect()
+}
+
+/// The epoch of each server, by its id. A line is `id address flags primary sent received epoch …`.
+fn epochs(nodes: &str) -> HashMap<&str, u64> {
+    let columns = nodes.lines().map(|line| line.split(' '));
+    columns
+        .filter_map(|mut columns| Some((columns.next()?, columns.nth(5)?.parse().ok()?)))
+        .collect()
+}
+
+fn range(entry: &Value, epochs: &HashMap<&str, u64>, asked: &str) -> Option<Range> {
     let Value::Array(columns) = entry else {
         return None;
     };
@@ -75,11 +118,13 @@ fn range(entry: &Value, asked: &str) -> Option<Range> {
     let number = |value: &Value| u16::from_redis_value_ref(value).ok();
     let host = Option::<String>::from_redis_value_ref(primary.first()?).ok()?;
     let port = number(primary.get(1)?)?;
+    let id = String::from_redis_value_ref(primary.get(2)?).ok()?;
     let address = named_by(asked, &format!("{}:{port}", host.unwrap_or_default()));
     Some(Range {
         start: number(start)?,
         end: number(end)?,
         address,
+        epoch: epochs.get(&*id).copied().unwrap_or_default(),
     })
 }
 
@@ -105,18 +150,52 @@ mod tests {
     fn the_servers_are_read_and_found() {
         let text = |text: &str| Value::BulkString(text.into());
         let entry = |start, end, host, port| {
-            let servers = Value::Array(vec![host, Value::Int(port), text("id")]);
+            let servers = Value::Array(vec![host, Value::Int(port), text(&format!("id{port}"))]);
             Value::Array(vec![Value::Int(start), Value::Int(end), servers])
         };
-        let answer = Value::Array(vec![
+        let slots = Value::Array(vec![
             entry(101, 16_383, text("::1"), 2),
             entry(0, 99, Value::Nil, 1),
         ]);
-        let ranges = read(answer, "here:7").unwrap();
+        let nodes =
+            "id1 here:1@1 myself,master - 0 0 7 connected 0-99\nid2 ::1:2@2 master - 0 0 8 connected\n";
+        let ranges = newest(&read(nodes, slots, "here:7").unwrap());
+        assert_eq!(ranges.iter().map(|range| range.epoch).collect::<Vec<_>>(), [7, 8]);
         assert_eq!(find(&ranges, 0), Some("here:1"));
         assert_eq!(find(&ranges, 99), Some("here:1"));
         assert_eq!(find(&ranges, 100), None);
         assert_eq!(find(&ranges, 16_383), Some("[::1]:2"));
-        assert!(read(Value::Array(vec![text("x")]), "here:7").is_err());
+        assert!(read("", Value::Array(vec![text("x")]), "here:7").is_err());
+    }
+
+    #[test]
+    fn of_several_servers_the_one_with_the_newest_epoch_has_a_slot() {
+        let range = |start, end, address: &str, epoch| Range {
+            start,
+            end,
+            address: address.to_owned(),
+            epoch,
+        };
+        let old = range(0, 16_383, "old", 1);
+        let (new, newer) = (range(5, 9, "new", 2), range(8, 8, "newer", 3));
+        for said in [
+            [old.clone(), new.clone(), newer.clone()],
+            [newer.clone(), new, old.clone()],
+        ] {
+            assert_eq!(
+                newest(&said),
+                [
+                    range(0, 4, "old", 1),
+                    range(5, 7, "new", 2),
+                    newer.clone(),
+                    range(9, 9, "new", 2),
+                    range(10, 16_383, "old", 1),
+                ]
+            );
+        }
+        assert_eq!(
+            newest(&[range(0, 3, "a", 1), range(2, 4, "b", 1)])[1],
+            range(4, 4, "b", 1)
+        );
     }
 }

@@ -44,7 +44,7 @@ impl Fixture for Place {
         for row in rows {
             let mut place = Call::of(&script);
             place
-                .key(store.row_key(&row.key))
+                .key(store.row_key(row.key.as_ref()))
                 .arg(micros(store.idle))
                 .arg(row.lease_id.as_bytes())
                 .arg(row.owner.as_bytes())

@@ -1,9 +1,11 @@
 //! Reads a URL. No message repeats it, because it may contain a password.
 
-use dblock_core::store::{StoreError, StoreErrorKind};
-use redis::Client;
+use std::sync::Arc;
 
-use crate::login::{Login, opened, with_port};
+use dblock_core::store::{StoreError, StoreErrorKind};
+
+use crate::certificates::Certificates;
+use crate::login::{Login, Target, with_port};
 use crate::sentinel::Sentinels;
 
 /// How many shards a cluster's locks have where the URL does not say it.
@@ -15,8 +17,8 @@ const MOST_SHARDS: u16 = 256;
 /// The server, or the servers, that a URL leads to.
 #[derive(Debug)]
 pub(crate) enum Place {
-    Server(Client),
-    Sentinels(Sentinels),
+    Server(Target),
+    Sentinels(Arc<Sentinels>),
     Cluster {
         login: Login,
         seeds: Vec<String>,
@@ -31,33 +33,66 @@ enum Form {
     Cluster,
 }
 
-/// The place, and the prefix if the URL has one.
-pub(crate) fn read(url: &str) -> Result<(Place, Option<String>), StoreError> {
-    let (url, prefix) = without_prefix(url)?;
-    Ok((place(&url)?, prefix))
+/// The options that are the same for all kinds of server.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Common {
+    pub(crate) prefix: Option<String>,
+    pub(crate) certificates: Certificates,
 }
 
-/// Takes the option `prefix` out of a URL, which is the same for all kinds of server.
-fn without_prefix(url: &str) -> Result<(String, Option<String>), StoreError> {
-    let Some((address, query)) = url.rsplit_once('?') else {
-        return Ok((url.to_owned(), None));
-    };
-    let (ours, others): (Vec<_>, Vec<_>) = query.split('&').partition(|option| option.starts_with("prefix="));
-    let [option] = &*ours else {
-        return match &*ours {
-            [] => Ok((url.to_owned(), None)),
-            _ => Err(refuse("the URL has the option `prefix` more than once")),
-        };
-    };
-    let prefix = option.trim_start_matches("prefix=");
-    if prefix.is_empty() || prefix.contains('%') {
+/// The place, and the other options of the URL.
+pub(crate) fn read(url: &str) -> Result<(Place, Common), StoreError> {
+    let (url, common) = without_common(url)?;
+    let place = place(&url)?;
+    let Certificates { certificate, key, .. } = &common.certificates;
+    if !common.certificates.are_none() && !is_secure(&url) {
         return Err(refuse(
-            "the URL's option `prefix` must be a name without characters that a URL has to encode",
+            "the URL names certificates, which are for TLS: write rediss://… or valkeys://…",
         ));
     }
+    if certificate.is_some() != key.is_some() {
+        return Err(refuse(
+            "the URL names a certificate without a key, or a key without a certificate: give both, as `certificate` and `key`",
+        ));
+    }
+    Ok((place, common))
+}
+
+/// Takes the options out of a URL that are the same for all kinds of server.
+fn without_common(url: &str) -> Result<(String, Common), StoreError> {
+    let mut common = Common::default();
+    let Some((address, query)) = url.rsplit_once('?') else {
+        return Ok((url.to_owned(), common));
+    };
+    let mut others = Vec::new();
+    for option in query.split('&') {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        let place = match name {
+            "prefix" => &mut common.prefix,
+            "ca" => &mut common.certificates.authorities,
+            "certificate" => &mut common.certificates.certificate,
+            "key" => &mut common.certificates.key,
+            _ => {
+                others.push(option);
+                continue;
+            }
+        };
+        if value.is_empty() || value.contains('%') {
+            return Err(refuse(&format!(
+                "the URL's option `{name}` must be a name without characters that a URL has to encode"
+            )));
+        }
+        if place.replace(value.to_owned()).is_some() {
+            return Err(refuse(&format!("the URL has the option `{name}` more than once")));
+        }
+    }
     let joint = if others.is_empty() { "" } else { "?" };
-    let url = format!("{address}{joint}{}", others.join("&"));
-    Ok((url, Some(prefix.to_owned())))
+    Ok((format!("{address}{joint}{}", others.join("&")), common))
+}
+
+fn is_secure(url: &str) -> bool {
+    let scheme = url.to_ascii_lowercase();
+    scheme.starts_with("rediss") || scheme.starts_with("valkeys")
 }
 
 fn place(url: &str) -> Result<Place, StoreError> {
@@ -73,7 +108,7 @@ fn place(url: &str) -> Result<Place, StoreError> {
         Form::Server if hosts.contains(',') => Err(refuse(
             "the URL names several servers: write redis+sentinel://… for Sentinels, or redis+cluster://… for a cluster",
         )),
-        Form::Server => opened(url).map(Place::Server),
+        Form::Server => server(scheme, url),
         Form::Sentinel => sentinels(protocol, user, hosts, path, query),
         Form::Cluster => cluster(protocol, user, hosts, path, query),
     }
@@ -105,6 +140,22 @@ fn scheme_of(scheme: &str) -> Result<(&'static str, Form), StoreError> {
     }
 }
 
+/// The options are those that the redis crate reads. It takes no notice of others: with `?db=3` database 0 would be
+/// used, where somebody has meant another one.
+fn server(scheme: &str, url: &str) -> Result<Place, StoreError> {
+    let known: &[&str] = if scheme.to_ascii_lowercase().ends_with("unix") {
+        &["db", "user", "pass", "protocol"]
+    } else {
+        &["protocol"]
+    };
+    let (_, query) = url.rsplit_once('?').unwrap_or_default();
+    let unknown = |(option, _): &(&str, &str)| !known.contains(option);
+    if options(query)?.iter().any(unknown) {
+        return Err(unknown_option(&known.join(", ")));
+    }
+    Target::of(url).map(Place::Server)
+}
+
 /// `redis+sentinel://user:password@sentinel:26379,…/name/database?sentinel_username=…&sentinel_password=…`
 fn sentinels(protocol: &str, user: &str, hosts: &str, path: &str, query: &str) -> Result<Place, StoreError> {
     let (name, database) = path.split_once('/').unwrap_or((path, ""));
@@ -129,7 +180,8 @@ fn sentinels(protocol: &str, user: &str, hosts: &str, path: &str, query: &str) -
     };
     let sentinel = Login::new(protocol, &user, "");
     let addresses = addresses(hosts, 26_379, &sentinel)?;
-    Sentinels::new(name, sentinel, addresses, primary).map(Place::Sentinels)
+    let sentinels = Sentinels::new(name, sentinel, addresses, primary)?;
+    Ok(Place::Sentinels(Arc::new(sentinels)))
 }
 
 /// `redis+cluster://user:password@node:6379,…?shards=16`
@@ -156,25 +208,28 @@ fn cluster(protocol: &str, user: &str, hosts: &str, path: &str, query: &str) -> 
     Ok(Place::Cluster { login, seeds, shards })
 }
 
-/// The addresses that are separated by commas. Each is one that a client can be made for.
+/// The addresses that are separated by commas. Each can be read.
 fn addresses(hosts: &str, port: u16, login: &Login) -> Result<Vec<String>, StoreError> {
     let addresses: Vec<_> = hosts.split(',').map(|host| with_port(host, port)).collect();
     for address in &addresses {
-        login.client(address)?;
+        login.at(address)?;
     }
     Ok(addresses)
 }
 
+/// The options, each once.
 fn options(query: &str) -> Result<Vec<(&str, &str)>, StoreError> {
-    query
-        .split('&')
-        .filter(|option| !option.is_empty())
-        .map(|option| {
-            option
-                .split_once('=')
-                .ok_or_else(|| refuse("an option of the URL has no value"))
-        })
-        .collect()
+    let mut options: Vec<(&str, &str)> = Vec::new();
+    for option in query.split('&').filter(|option| !option.is_empty()) {
+        let Some((name, value)) = option.split_once('=') else {
+            return Err(refuse("an option of the URL has no value"));
+        };
+        if options.iter().any(|(other, _)| *other == name) {
+            return Err(refuse("the URL has an option more than once"));
+        }
+        options.push((name, value));
+    }
+    Ok(options)
 }
 
 fn unknown_option(known: &str) -> StoreError {
@@ -190,14 +245,14 @@ fn refuse(message: &str) -> StoreError {
 /// rustls needs a choice of who encrypts. The program makes it, or else we do.
 #[cfg(feature = "tls-rustls")]
 #[allow(clippy::unnecessary_wraps, reason = "without the feature it fails")]
-fn secure() -> Result<(), StoreError> {
+pub(crate) fn secure() -> Result<(), StoreError> {
     // Fails when there is a choice already, which is as good.
     let _ = rustls::crypto::ring::default_provider().install_default();
     Ok(())
 }
 
 #[cfg(not(feature = "tls-rustls"))]
-fn secure() -> Result<(), StoreError> {
+pub(crate) fn secure() -> Result<(), StoreError> {
     Err(refuse(
         "TLS is not compiled in; write `dblock-redis = { version = \"…\", features = [\"tls-rustls\"] }` in Cargo.toml",
     ))
@@ -250,26 +305,42 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_taken_out() {
+    fn common_options_are_taken_out() {
+        let common = |prefix: Option<&str>, authorities: Option<&str>| Common {
+            prefix: prefix.map(str::to_owned),
+            certificates: Certificates {
+                authorities: authorities.map(str::to_owned),
+                ..Certificates::default()
+            },
+        };
         for (given, left, expected) in [
-            ("redis://a?prefix=x", "redis://a", Some("x")),
+            ("redis://a?prefix=x", "redis://a", common(Some("x"), None)),
             (
-                "redis://a/1?protocol=resp3&prefix=x",
-                "redis://a/1?protocol=resp3",
-                Some("x"),
+                "rediss://a/1?ca=/x.pem&protocol=resp3&prefix=x",
+                "rediss://a/1?protocol=resp3",
+                common(Some("x"), Some("/x.pem")),
             ),
-            ("redis://a?protocol=resp3", "redis://a?protocol=resp3", None),
-            ("redis://a", "redis://a", None),
+            (
+                "redis://a?protocol=resp3",
+                "redis://a?protocol=resp3",
+                common(None, None),
+            ),
+            ("redis://a", "redis://a", common(None, None)),
         ] {
-            let (url, prefix) = without_prefix(given).unwrap();
-            assert_eq!((&*url, prefix.as_deref()), (left, expected), "{given}");
+            assert_eq!(
+                without_common(given).unwrap(),
+                (left.to_owned(), expected),
+                "{given}"
+            );
         }
         for bad in [
             "redis://a?prefix=",
+            "redis://a?prefix",
             "redis://a?prefix=a%20b",
             "redis://a?prefix=a&prefix=b",
+            "rediss://a?ca=a&ca=b",
         ] {
-            assert!(without_prefix(bad).is_err(), "{bad}");
+            assert!(without_common(bad).is_err(), "{bad}");
         }
     }
 
@@ -284,6 +355,13 @@ mod tests {
             ("redis://:hush@localhost:hush", "cannot be read"),
             ("redis://:hush@localhost/hush", "cannot be read"),
             ("redis://:hush@/0", "cannot be read"),
+            ("redis://:hush@localhost?db=3", "option"),
+            ("redis://:hush@localhost/0?shards=3", "option"),
+            ("redis+unix:///run/redis.sock?hush=1", "option"),
+            (
+                "redis://localhost?protocol=resp2&protocol=resp3",
+                "more than once",
+            ),
             ("redis-sentinel://:hush@a:1", "which primary"),
             ("redis+sentinel://:hush@a:1,:2/main", "cannot be read"),
             ("redis+sentinel://:hush@a/main/hush", "cannot be read"),
@@ -294,9 +372,10 @@ mod tests {
             ("redis+cluster://:hush@a?shards=0", "from 1 to 256"),
             ("redis+cluster://:hush@a?shards=hush", "from 1 to 256"),
             ("redis+cluster://:hush@a?hush=1", "option"),
+            ("redis+cluster://:hush@a?shards=3&shards=4", "more than once"),
         ];
         for (url, says) in refused {
-            let error = place(url).unwrap_err();
+            let error = read(url).unwrap_err();
             let shown = format!("{error} {error:?}");
             assert!(shown.contains(says), "{url}: {shown}");
             assert!(!shown.contains("hush"), "{url}: {shown}");

@@ -361,3 +361,22 @@ async fn sentinels_that_hang_cost_no_lease() {
     assert!(lost.is_err(), "{lost:?}");
     guard.release().await.unwrap();
 }
+
+#[tokio::test]
+async fn clients_of_the_users_connect_to_the_sentinels_and_to_the_primary() {
+    let Some(servers) = fresh(0).await else {
+        return;
+    };
+    let (user, sentinels, name) = parts(servers.url());
+    let password = user.rsplit_once(':').unwrap().1.to_owned();
+    let (name, _) = name.split_once('?').unwrap();
+    let store = RedisStore::new(&format!("redis+sentinel://{}/{name}", sentinels.join(","))).unwrap();
+    let refused = one(&store, "k").await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Refused, "{refused}");
+    let store = store.connect_with(move |server| {
+        let login = server.redis_settings().clone().set_password(&password);
+        std::future::ready(redis::Client::open(server.set_redis_settings(login)))
+    });
+    let granted = one(&store, "k").await;
+    assert!(matches!(granted, Ok(Outcome::Granted { .. })), "{granted:?}");
+}

@@ -92,14 +92,16 @@ impl ShardedStore {
         if shards.is_empty() {
             return Err(LockError::invalid("a ShardedStore needs at least one shard"));
         }
-        if let Some(nested) = shards.iter().find(|shard| shard.store.capabilities().parts > 1) {
+        let is_nested = |shard: &&Shard| shard.store.capabilities().name == store::NAME;
+        if let Some(nested) = shards.iter().find(is_nested) {
             return Err(LockError::invalid(format!(
                 "the shard {:?} has shards itself: list those instead",
                 nested.name
             )));
         }
+        let parts = |shard: &Shard| (Arc::clone(&shard.name), shard.store.capabilities().parts);
         Ok(Self {
-            places: Places::new(names),
+            places: Places::new(shards.iter().map(parts)),
             shards,
         })
     }

@@ -22,6 +22,8 @@ pub(super) enum Place {
 #[derive(Debug, Clone)]
 pub(super) struct Places {
     names: Vec<Arc<str>>,
+    /// How many parts each shard has.
+    parts: Vec<usize>,
     /// The numbers of the shards that keys move to.
     new: Vec<usize>,
     /// The numbers of the shards that keys move from, if they move.
@@ -31,10 +33,13 @@ pub(super) struct Places {
 }
 
 impl Places {
-    pub(super) fn new(names: Vec<Arc<str>>) -> Self {
+    /// The shards, each with its name and the number of its parts.
+    pub(super) fn new(shards: impl IntoIterator<Item = (Arc<str>, usize)>) -> Self {
+        let (names, parts): (Vec<_>, Vec<_>) = shards.into_iter().unzip();
         Self {
             new: (0..names.len()).collect(),
             names,
+            parts,
             old: None,
             pairs: Vec::new(),
         }
@@ -45,13 +50,13 @@ impl Places {
         if self.are_moving() || new.are_moving() {
             return None;
         }
-        let mut names = new.names.clone();
-        names.extend(
-            self.names
-                .iter()
-                .filter(|name| !new.names.contains(name))
-                .cloned(),
-        );
+        let (mut names, mut parts) = (new.names.clone(), new.parts.clone());
+        for (name, of_it) in self.names.iter().zip(&self.parts) {
+            if !new.names.contains(name) {
+                names.push(Arc::clone(name));
+                parts.push(*of_it);
+            }
+        }
         let is_old = |at: &usize| self.names.contains(&names[*at]);
         let old: Vec<usize> = (0..names.len()).filter(is_old).collect();
         // A key moves to a shard that is new, or away from one that is gone.
@@ -65,6 +70,7 @@ impl Places {
             .collect();
         Some(Self {
             names,
+            parts,
             new: new.new.clone(),
             old: Some(old),
             pairs,
@@ -83,18 +89,43 @@ impl Places {
         }
     }
 
-    /// How many parts there are: one for each shard, and one for each pair.
+    /// Those of all shards, and for each pair one for each two parts that keys can move between.
     pub(super) fn parts(&self) -> usize {
-        self.names.len() + self.pairs.len()
+        self.all().map(|place| self.parts_of(place)).sum()
     }
 
-    pub(super) fn part(&self, place: Place) -> usize {
-        match place {
-            Place::One(at) => at,
-            Place::Moved { .. } => {
-                let pair = self.pairs.iter().position(|pair| *pair == place);
-                self.names.len() + pair.unwrap_or_default()
+    /// The part of a key that has this place, and the part `within` each shard that keeps it.
+    pub(super) fn part(&self, place: Place, within: impl Fn(usize) -> usize) -> usize {
+        let before = self.all().take_while(|other| *other != place);
+        let before: usize = before.map(|place| self.parts_of(place)).sum();
+        before
+            + match place {
+                Place::One(at) => within(at),
+                Place::Moved { old, new } => within(old) * self.parts[new] + within(new),
             }
+    }
+
+    /// The shard of a part, and the part within it; `None` if it is for keys that move.
+    pub(super) fn shard_of_part(&self, part: usize) -> Option<(usize, usize)> {
+        let mut within = part;
+        for (at, parts) in self.parts.iter().enumerate() {
+            match within.checked_sub(*parts) {
+                None => return Some((at, within)),
+                Some(rest) => within = rest,
+            }
+        }
+        None
+    }
+
+    fn all(&self) -> impl Iterator<Item = Place> {
+        let shards = (0..self.names.len()).map(Place::One);
+        shards.chain(self.pairs.iter().copied())
+    }
+
+    fn parts_of(&self, place: Place) -> usize {
+        match place {
+            Place::One(at) => self.parts[at],
+            Place::Moved { old, new } => self.parts[old] * self.parts[new],
         }
     }
 
@@ -120,7 +151,7 @@ mod tests {
     }
 
     fn places(names: &[&str]) -> Places {
-        Places::new(names.iter().map(|name| Arc::from(*name)).collect())
+        Places::new(names.iter().map(|name| (Arc::from(*name), 1)))
     }
 
     /// The name of the shard that keeps a key.
@@ -178,7 +209,7 @@ mod tests {
                 place @ Place::Moved { old, new } => {
                     assert_eq!([&from, &to], [&moving.names[old], &moving.names[new]]);
                     assert_eq!(&*to, "c");
-                    assert!(moving.pairs.contains(&place) && moving.part(place) >= 3);
+                    assert!(moving.pairs.contains(&place) && moving.part(place, |_| 0) >= 3);
                     moved += 1;
                 }
             }
@@ -194,8 +225,49 @@ mod tests {
         for key in keys() {
             let stays = &*keeper(&old, &key) != "b";
             assert_eq!(stays, matches!(moving.of(&key), Place::One(_)), "{key:?}");
-            assert!(moving.part(moving.of(&key)) < moving.parts());
+            assert!(moving.part(moving.of(&key), |_| 0) < moving.parts());
         }
         assert!(moving.moving_to(&new).is_none() && new.moving_to(&moving).is_none());
+    }
+
+    #[test]
+    fn each_part_of_a_shard_and_each_two_that_keys_move_between_are_a_part() {
+        let places = |shards: &[(&str, usize)]| {
+            Places::new(shards.iter().map(|(name, parts)| (Arc::from(*name), *parts)))
+        };
+        let (old, new) = (
+            places(&[("a", 2), ("b", 1)]),
+            places(&[("a", 2), ("b", 1), ("c", 3)]),
+        );
+        let moving = old.moving_to(&new).unwrap();
+        let mut parts = Vec::new();
+        for place in moving.all() {
+            for (one, other) in (0..3).flat_map(|one| (0..3).map(move |other| (one, other))) {
+                let within = |at| {
+                    if matches!(place, Place::Moved { new, .. } if new == at) {
+                        other
+                    } else {
+                        one
+                    }
+                };
+                let fits = match place {
+                    Place::One(at) => one < moving.parts[at] && other == 0,
+                    Place::Moved { old, new } => one < moving.parts[old] && other < moving.parts[new],
+                };
+                if fits {
+                    let part = moving.part(place, within);
+                    let shard = matches!(place, Place::One(_)).then_some((place, one));
+                    assert_eq!(
+                        moving
+                            .shard_of_part(part)
+                            .map(|(at, within)| (Place::One(at), within)),
+                        shard
+                    );
+                    parts.push(part);
+                }
+            }
+        }
+        assert_eq!(parts, (0..moving.parts()).collect::<Vec<_>>());
+        assert_eq!(moving.parts(), (2 + 1 + 3) + (2 * 3 + 3));
     }
 }

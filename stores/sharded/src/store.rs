@@ -14,11 +14,13 @@ use dblock_core::store::{
 };
 use dblock_core::{Finding, InspectFilter, Key, LockRow};
 
+pub(super) const NAME: &str = "sharded";
+
 impl Store for ShardedStore {
     /// The weakest of all.
     fn capabilities(&self) -> Capabilities {
         let each = || self.shards.iter().map(|shard| shard.store.capabilities());
-        let mut can = Capabilities::new("sharded");
+        let mut can = Capabilities::new(NAME);
         can.callers_runtime = each().any(|can| can.callers_runtime);
         can.verify_in = (0..self.places.parts()).all(|part| self.transaction_source(part).is_some());
         can.concurrency = each().map(|can| can.concurrency).min().unwrap_or(1);
@@ -150,7 +152,8 @@ impl Store for ShardedStore {
     }
 
     fn part_of(&self, key: &Key) -> usize {
-        self.places.part(self.places.of(key))
+        self.places
+            .part(self.places.of(key), |at| self.shards[at].store.part_of(key))
     }
 
     /// Each in the shard that keeps it. While keys move, a transaction cannot take any that do.
@@ -158,7 +161,8 @@ impl Store for ShardedStore {
         Box::pin(async move {
             let mut made = false;
             for key in keys {
-                if let Some(shard) = self.shards.get(self.part_of(key)) {
+                if let Place::One(at) = self.places.of(key) {
+                    let shard = &self.shards[at];
                     made |= shard.store.make_free_rows(std::slice::from_ref(key)).await?;
                 }
             }
@@ -167,7 +171,7 @@ impl Store for ShardedStore {
     }
 
     fn transaction_source(&self, part: usize) -> Option<Arc<dyn Any + Send + Sync>> {
-        // Keys that move have the parts behind those of the shards.
-        self.shards.get(part)?.store.transaction_source(0)
+        let (at, within) = self.places.shard_of_part(part)?;
+        self.shards[at].store.transaction_source(within)
     }
 }

@@ -73,6 +73,10 @@ end
 
 -- `unpack` takes so many. Beyond that, each is read by itself.
 local packed = #KEYS <= 4000 and redis.call('MGET', unpack(KEYS)) or {}
+-- MGET is silent about what is no string. Before the first write, so that an error leaves nothing half done.
+for n, key in ipairs(KEYS) do
+  packed[n] = packed[n] or get(key)
+end
 local requests, at = ARGV[4], 1
 local answers = {}
 for n, key in ipairs(KEYS) do
@@ -88,8 +92,7 @@ for n, key in ipairs(KEYS) do
       fresh, by, name, at = unpack_bytes('c19c16Bc0', requests, at)
     end
   end
-  -- MGET is silent about what is no string.
-  if not read(packed[n] or redis.pcall('GET', key)) then
+  if not read(packed[n]) then
     answer = 'X'
   else
     local held, own, wanted = count > 0 and expire_at > now, lease == asker, wanted_until > now and 1 or 0

@@ -2,7 +2,7 @@
 -- or 'X' where there is something else.
 local answers = { now }
 for n, key in ipairs(KEYS) do
-  local packed = redis.pcall('GET', key)
+  local packed = get(key)
   answers[n + 1] = read(packed) and (packed or '') or 'X'
 end
 return answers

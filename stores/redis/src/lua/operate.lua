@@ -1,6 +1,6 @@
 -- Revokes the lease of a key (ARGV: channel, length of the prefix, idle time, 'revoke'), or frees the key by
 -- force (…, 'free', a fresh lease). Answers whether the key was held; 'X' where there is something else.
-if not read(redis.pcall('GET', KEYS[1])) then
+if not read(get(KEYS[1])) then
   return 'X'
 end
 if count == 0 or expire_at <= now then

@@ -20,6 +20,16 @@ local now = time[1] * 1000000 + time[2]
 -- The row of the key at hand, a variable for each column. The successor is a table, or nil.
 local lease, owner, count, expire_at, token, ceiling, wanted_until, acquired_at, revoked, holder, next
 
+-- What is kept under a key, or the error of what is no string. Any other error is not the row's, such as that of a
+-- user without the right: it ends the script.
+local function get(key)
+  local found = redis.pcall('GET', key)
+  if found and found.err and not found.err:find('WRONGTYPE', 1, true) then
+    error(found.err, 0)
+  end
+  return found
+end
+
 -- Reads the row that `packed` is, or nobody's without one. False for what is no row of ours, and must not be
 -- touched.
 local function read(packed)

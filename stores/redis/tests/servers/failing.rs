@@ -120,3 +120,14 @@ async fn a_connection_that_broke_or_hung_is_not_used_again() {
     let next = timeout(Duration::from_secs(10), one(&store, acquire("c"))).await;
     next.expect("on a new connection").unwrap();
 }
+
+#[tokio::test]
+async fn a_server_without_room_for_another_client_is_asked_again() {
+    let Some(server) = fresh(Purpose::Tests).await else {
+        return;
+    };
+    let _first = super::connect(&server).await;
+    command(&server, &["CONFIG", "SET", "maxclients", "1"]).await;
+    let error = one(&store(&server), acquire("k")).await.unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
+}

@@ -93,20 +93,65 @@ async fn a_wrong_password_is_refused_and_not_repeated() {
     assert!(!shown.contains("hush"), "{shown}");
 }
 
+/// Each error is told at once, although the caller would wait.
 #[tokio::test]
-async fn a_user_needs_what_the_readme_lists() {
+async fn a_url_that_does_not_fit_the_server_is_refused_at_once() {
     let Some(server) = fresh(Purpose::Tests).await else {
         return;
     };
+    let (_, place) = server.url().split_once("://").unwrap();
+    for (url, says) in [
+        (format!("redis+cluster://{place}"), "not one of a Redis Cluster"),
+        (format!("redis://{place}/99"), "no database of the number"),
+        (
+            format!(
+                "redis+sentinel://{place}/main?sentinel_password={}",
+                password(&server)
+            ),
+            "lacks a command",
+        ),
+    ] {
+        let locks = LockManager::builder(RedisStore::new(&url).unwrap())
+            .build_lazy()
+            .unwrap();
+        let refused = locks.lock("k").options(&options()).acquire().await;
+        let Err(LockError::Store { source, .. }) = refused else {
+            panic!("{refused:?}");
+        };
+        assert_eq!(source.kind(), StoreErrorKind::Unsupported, "{source}");
+        assert!(source.to_string().contains(says), "{source}");
+    }
+}
+
+fn password(server: &Server) -> &str {
+    let (user, _) = server.url().rsplit_once('@').unwrap();
+    user.rsplit_once(':').unwrap().1
+}
+
+/// The words of the README that make the user.
+fn rights() -> Vec<String> {
     let readme = include_str!("../../README.md");
     let line = readme
         .lines()
         .find(|line| line.starts_with("ACL SETUSER"))
         .unwrap();
-    let words: Vec<_> = line.split(' ').map(|word| word.replace("…", "hush")).collect();
-    let words: Vec<_> = words.iter().map(String::as_str).collect();
-    command(&server, &words).await;
-    let url = server.url_of("locks", "hush");
+    line.split(' ').map(|word| word.replace("…", "hush")).collect()
+}
+
+/// Such a user, by a URL of a database that is not the first.
+async fn user(server: &Server, rights: &[String]) -> String {
+    let mut words = vec!["ACL", "SETUSER", "locks", "reset"];
+    words.extend(rights[3..].iter().map(String::as_str));
+    command(server, &words).await;
+    format!("{}/1", server.url_of("locks", "hush"))
+}
+
+#[tokio::test]
+async fn a_user_needs_what_the_readme_lists() {
+    let Some(server) = fresh(Purpose::Tests).await else {
+        return;
+    };
+    let url = user(&server, &rights()).await;
     let open = || RedisStore::new(&url).unwrap();
     let (one, other) = (
         LockManager::builder(open()).build().await.unwrap(),
@@ -130,4 +175,36 @@ async fn a_user_needs_what_the_readme_lists() {
     let elsewhere = RedisStore::new(&url).unwrap().prefix("other");
     let error = super::one(&elsewhere, acquire("k")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Refused, "{error}");
+}
+
+/// The error comes at once, although the caller would wait.
+#[tokio::test]
+async fn a_right_that_is_missing_is_told_and_not_waited_for() {
+    let Some(server) = fresh(Purpose::Tests).await else {
+        return;
+    };
+    // Without these locks work: waiters poll, and an idle connection is opened again. Others are for operators.
+    let spared = ["+publish", "+subscribe", "+ping", "+scan", "+get"];
+    for missing in rights().iter().filter(|word| word.starts_with('+')) {
+        let rights: Vec<_> = rights().into_iter().filter(|word| word != missing).collect();
+        let url = user(&server, &rights).await;
+        command(&server, &["SCRIPT", "FLUSH"]).await;
+        let locks = LockManager::builder(RedisStore::new(&url).unwrap())
+            .build_lazy()
+            .unwrap();
+        let worked = async {
+            let guard = locks.lock("k").options(&options()).acquire().await?;
+            guard.release().await
+        };
+        let worked = worked.await;
+        let Err(error) = worked else {
+            assert!(spared.contains(&missing.as_str()), "locks work without {missing}");
+            continue;
+        };
+        // Only a release needs `+setrange`.
+        let (LockError::Store { source, .. } | LockError::Unconfirmed { source, .. }) = error else {
+            panic!("{missing}: {error:?}");
+        };
+        assert_eq!(source.kind(), StoreErrorKind::Refused, "{missing}: {source}");
+    }
 }
