@@ -205,6 +205,10 @@ impl Store for EtcdStore {
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async { self.members.close() })
+        Box::pin(async {
+            if let Some(client) = self.members.close() {
+                self.leases.revoke_idle(&client).await;
+            }
+        })
     }
 }

@@ -64,11 +64,12 @@ impl Members {
         Self::new(self.addresses.clone(), self.user.clone())
     }
 
-    /// Takes no more work and closes the connection when those who use it are done.
-    pub(crate) fn close(&self) {
+    /// Takes no more work, and returns the connection if there is one. It is closed when those who use it are
+    /// done.
+    pub(crate) fn close(&self) -> Option<Client> {
         let mut open = self.open();
-        open.client = None;
         open.closed = true;
+        open.client.take().map(|(client, _)| client)
     }
 
     /// The open connection, or a new one to a member that has a leader.

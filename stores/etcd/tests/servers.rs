@@ -334,6 +334,24 @@ async fn what_only_reads_costs_the_cluster_no_write() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_manager_that_ends_leaves_no_lease() {
+    let Some(server) = single().await else { return };
+    let locks = manager(std::slice::from_ref(&server)).await;
+    for key in ["one", "two"] {
+        let guard = locks.lock(key).options(&options()).acquire().await.unwrap();
+        guard.release().await.unwrap();
+    }
+    let mut client = Client::connect([server.url()], None).await.unwrap();
+    assert_eq!(
+        client.leases().await.unwrap().leases().len(),
+        1,
+        "for the next lock"
+    );
+    locks.shutdown(TTL).await;
+    assert!(client.leases().await.unwrap().leases().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_transaction_of_the_users_can_check_the_token() {
     let Some(server) = single().await else { return };
     let servers = std::slice::from_ref(&server);
