@@ -14,7 +14,7 @@ use crate::environment::variables;
 use crate::programs::{self, Program};
 use crate::{api, book, etcd, install, package, stores, torture};
 
-/// The features that are built together: all but TLS, which needs headers of OpenSSL that a bare machine does
+/// The features that are built together: all but TLS to SQL databases, which needs headers of OpenSSL that a bare machine does
 /// not have, and which is sqlx's to test.
 pub(crate) const FEATURES: &str = "dblock/macros,dblock/metrics,dblock/mysql,dblock/postgres,dblock/run_once,dblock/serde,dblock/sqlite,\
      dblock-conformance/fence,\

@@ -7,6 +7,7 @@
 //! it.
 
 mod account;
+pub mod certificates;
 mod ensemble;
 pub mod etcd;
 pub mod galera;
