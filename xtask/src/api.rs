@@ -58,7 +58,7 @@ pub(crate) async fn check(way: Way) -> anyhow::Result<()> {
     bail!("{told}if it is meant: {UPDATE}=1 cargo xtask test --only api")
 }
 
-/// The stores to whose API TLS adds something. Elsewhere it adds nothing.
+/// The stores to whose API TLS adds something, beside those in [`FEATURES`]. Elsewhere it adds nothing.
 const WITH_TLS: [&str; 1] = ["dblock-etcd"];
 
 /// Has rustdoc write the JSON of the crates, with all that their features add.

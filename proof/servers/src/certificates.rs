@@ -67,7 +67,10 @@ impl Certificates {
     pub(crate) fn give(&self, account: Account, folder: &Path) -> anyhow::Result<()> {
         let names = ["ca.pem", "server.pem", "server.key", "tokens.pem", "tokens.key"];
         let mut files = names.into_iter();
-        files.try_for_each(|name| account.write(&folder.join(name), &self.read(name)))
+        files.try_for_each(|name| account.write(&folder.join(name), &self.read(name)))?;
+        // As Java wants them.
+        let both = self.read("server.key") + &self.read("server.pem");
+        account.write(&folder.join("server.both.pem"), &both)
     }
 
     fn read(&self, name: &str) -> String {
