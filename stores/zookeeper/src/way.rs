@@ -194,3 +194,25 @@ impl Way {
         error.with_prefix(&format!("{}: ", self.hosts.join(",")))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::tests::Place;
+    use crate::url;
+
+    #[tokio::test]
+    async fn a_server_that_does_not_answer_is_not_waited_for() {
+        let Some(place) = Place::new() else { return };
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let both = format!("zookeeper://{},", silent.local_addr().unwrap());
+        let way = Way::new(url::read(&place.url.replace("zookeeper://", &both)).unwrap());
+        way.first.store(0, Ordering::Relaxed);
+        let opened = timeout(SESSION * 2 / 5, way.connect()).await;
+        opened.expect("before the silent one is taken for gone").unwrap();
+        assert!(silent.accept().now_or_never().is_some(), "it was asked first");
+    }
+}

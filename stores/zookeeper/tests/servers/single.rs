@@ -1,12 +1,14 @@
 //! One server: what it refuses, restarts, and a transaction of the user's.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{Outcome, Store as _, StoreErrorKind, WakeUp};
+use dblock::store::{Outcome, Store, StoreErrorKind, WakeUp};
 use dblock::{Key, LockError, LockGuard, LockManager, Severity};
 use dblock_servers::slow_disk::SlowDisk;
 use dblock_servers::zookeeper::start_on_slow_disk;
 use dblock_servers::{Kind, Purpose, Server};
+use dblock_sharded::ShardedStore;
 use dblock_tests::proxy::{Proxy, Traffic};
 use dblock_zookeeper::ZookeeperStore;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -295,6 +297,32 @@ async fn a_session_that_left_a_dropped_call_without_an_answer_is_not_used_again(
     assert!(hung.is_err(), "{hung:?}");
     proxy.set(Traffic::Flows);
     one(&store, acquire("b")).await.expect("in a new session");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_move_to_another_shard_while_they_are_used() {
+    let Some(server) = fresh().await else { return };
+    let shards = |names: &[&str]| {
+        let shards = names.iter().map(|name| {
+            let store = ZookeeperStore::new(&format!("{}/{name}", server.url())).unwrap();
+            (*name, Arc::new(store) as Arc<dyn Store>)
+        });
+        ShardedStore::new(shards).unwrap()
+    };
+    let moving = shards(&["one"]).moving_to(shards(&["one", "two"])).unwrap();
+    let mut managers = Vec::new();
+    for store in [shards(&["one"]), moving, shards(&["one", "two"])] {
+        managers.push(LockManager::builder(store).build().await.unwrap());
+    }
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        let mut last = 0;
+        for locks in &managers {
+            let guard = locks.lock(key).options(&options()).acquire().await.unwrap();
+            assert!(guard.fence_token() > last, "{key}");
+            last = guard.fence_token();
+            guard.release().await.unwrap();
+        }
+    }
 }
 
 #[tokio::test]
