@@ -58,7 +58,10 @@ pub(crate) async fn check(way: Way) -> anyhow::Result<()> {
     bail!("{told}if it is meant: {UPDATE}=1 cargo xtask test --only api")
 }
 
-/// Has rustdoc write the JSON of the crates, with all that their features add. TLS adds nothing.
+/// The stores to whose API TLS adds something, beside those in [`FEATURES`]. Elsewhere it adds nothing.
+const WITH_TLS: [&str; 1] = ["dblock-etcd"];
+
+/// Has rustdoc write the JSON of the crates, with all that their features add.
 async fn document(way: Way, crates: &[&str]) -> anyhow::Result<()> {
     // For rustdoc alone: cargo would build every dependency anew if it saw the variable.
     let folder = tempfile::tempdir()?;
@@ -67,6 +70,9 @@ async fn document(way: Way, crates: &[&str]) -> anyhow::Result<()> {
     std::fs::set_permissions(&rustdoc, std::fs::Permissions::from_mode(0o755))?;
     let mut command = cargo(["doc", "-q", "--no-deps", "--lib", "--features", FEATURES]);
     command.args(crates.iter().flat_map(|name| ["-p", name]));
+    for name in WITH_TLS.iter().filter(|name| crates.contains(name)) {
+        command.args(["--features", &format!("{name}/tls-rustls")]);
+    }
     command.env(
         "RUSTDOCFLAGS",
         "-Z unstable-options --output-format json --cap-lints allow",

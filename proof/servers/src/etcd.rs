@@ -1,4 +1,4 @@
-//! A throw-away etcd: one member, or three that form a cluster.
+//! A throw-away etcd: one member, with TLS if that is wanted, or three that form a cluster.
 
 use std::path::{Path, PathBuf};
 
@@ -7,9 +7,31 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::account::Account;
+use crate::certificates::Certificates;
 use crate::launch::{Launch, Probe, free_port};
 use crate::programs::{self, Version};
 use crate::{Ensemble, Server, temporary_folder};
+
+/// What a member does with logins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Tokens {
+    /// Its default: it remembers who has logged in.
+    Simple,
+    /// It signs what it tells those who log in, and each change of a user or a role makes that void.
+    Jwt,
+}
+
+/// Starts one member that speaks TLS, and takes clients with a certificate of the same authority only.
+/// Authentication is off until somebody switches it on.
+///
+/// # Errors
+/// It is not installed, or does not start.
+pub async fn start_with_tls(certificates: &Certificates, tokens: Tokens) -> anyhow::Result<Server> {
+    let programs = Programs::find().context("etcd is not installed")?;
+    let peers = [("one", free_port()?)];
+    let tls = Some((certificates, tokens));
+    programs.member(temporary_folder()?, "one", &peers, tls).await
+}
 
 /// The server's program.
 #[derive(Debug)]
@@ -28,11 +50,17 @@ impl Programs {
     /// Starts a cluster of one with its files in `top`.
     pub(crate) async fn start(&self, top: TempDir) -> anyhow::Result<Server> {
         let peers = [("one", free_port()?)];
-        self.member(top, "one", &peers).await
+        self.member(top, "one", &peers, None).await
     }
 
     /// Starts the member `name` of a cluster. It is ready when the cluster has a leader.
-    async fn member(&self, top: TempDir, name: &str, peers: &[(&str, u16)]) -> anyhow::Result<Server> {
+    async fn member(
+        &self,
+        top: TempDir,
+        name: &str,
+        peers: &[(&str, u16)],
+        tls: Option<(&Certificates, Tokens)>,
+    ) -> anyhow::Result<Server> {
         let account = Account::for_server("etcd")?;
         let folder = account.folder(top.path(), "etcd")?;
         let address = |port: u16| format!("http://127.0.0.1:{port}");
@@ -44,13 +72,32 @@ impl Programs {
             .collect();
         let (cluster, name) = (cluster.join(","), name.to_owned());
         let (server, log) = (self.server.clone(), folder.join("log"));
+        let (letters, sign) = ("GET /health HTTP/1.0\r\n\r\n", "\"health\":\"true\"");
+        let (scheme, mut others, probe) = match tls {
+            None => ("http", Vec::new(), Probe::Says(letters, sign)),
+            Some((certificates, tokens)) => {
+                certificates.give(account, &folder)?;
+                let health = free_port()?;
+                let mut others = words("--cert-file server.pem --key-file server.key --client-cert-auth");
+                others.extend(words("--trusted-ca-file ca.pem --listen-metrics-urls"));
+                others.push(address(health));
+                if tokens == Tokens::Jwt {
+                    let keys = "jwt,pub-key=tokens.pem,priv-key=tokens.key,sign-method=RS256,ttl=10m";
+                    others.extend(["--auth-token".to_owned(), keys.to_owned()]);
+                }
+                ("https", others, Probe::SaysOn(health, letters, sign))
+            }
+        };
+        others.extend(words(
+            "--auto-compaction-mode periodic --auto-compaction-retention 1h",
+        ));
         let launch = Launch {
             name: format!("etcd {}", self.version),
             log,
             stop: Signal::TERM,
             server: Box::new(move |port| {
                 let mut command = account.server(&server, &folder, "TERM");
-                let client = address(port);
+                let client = format!("{scheme}://127.0.0.1:{port}");
                 command
                     .args(["--name", &name])
                     .args([
@@ -66,19 +113,14 @@ impl Programs {
                         &peer,
                     ])
                     .args(["--initial-cluster", &cluster, "--logger", "zap"])
-                    .args([
-                        "--auto-compaction-mode",
-                        "periodic",
-                        "--auto-compaction-retention",
-                        "1h",
-                    ]);
+                    .args(&others);
                 command.arg("--data-dir").arg(folder.join("data"));
                 command
             }),
-            probe: Probe::Says("GET /health HTTP/1.0\r\n\r\n", "\"health\":\"true\""),
+            probe,
         };
         Server::start(launch, Signal::TERM, top, |port| {
-            format!("http://127.0.0.1:{port}")
+            format!("{scheme}://127.0.0.1:{port}")
         })
         .await
     }
@@ -90,7 +132,7 @@ impl Programs {
             ("two", free_port()?),
             ("three", free_port()?),
         ];
-        let member = async |name| self.member(temporary_folder()?, name, &peers).await;
+        let member = async |name| self.member(temporary_folder()?, name, &peers, None).await;
         let (one, two, three) = tokio::try_join!(member("one"), member("two"), member("three"))?;
         Ok(Ensemble {
             url: [one.url(), two.url(), three.url()].join(","),
@@ -98,6 +140,10 @@ impl Programs {
             leads: ("GET /metrics HTTP/1.0\r\n\r\n", "etcd_server_is_leader 1"),
         })
     }
+}
+
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
 }
 
 /// Debian's packages of the compiler that building etcd's client needs, as far as it is not here.

@@ -4,7 +4,8 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::{
-    Kind, Purpose, Server, etcd, mariadb, pgbouncer, postgres, programs, redis, temporary_folder, zookeeper,
+    Kind, Purpose, Server, certificates, etcd, mariadb, pgbouncer, postgres, programs, redis,
+    temporary_folder, zookeeper,
 };
 
 /// The programs of the servers that are wanted, and whether the other programs are there that tests need.
@@ -19,6 +20,7 @@ pub(crate) struct Programs {
     pooler: bool,
     promtool: bool,
     chromium: bool,
+    openssl: bool,
     redis: Option<redis::Programs>,
     zookeeper: Option<zookeeper::Programs>,
     etcd: Option<etcd::Programs>,
@@ -38,6 +40,7 @@ impl Programs {
             pooler: pgbouncer::is_installed(),
             promtool: promtool().is_some(),
             chromium: chromium().is_some(),
+            openssl: certificates::Certificates::can_be_made(),
             redis: wanted
                 .iter()
                 .any(|kind| matches!(kind, Kind::Redis | Kind::RedisCluster))
@@ -74,8 +77,8 @@ impl Programs {
         Ok(Some(server))
     }
 
-    /// The packages of what is wanted and was not found. The tests want the pooler, Prometheus's tool and a
-    /// browser whichever servers the environment names.
+    /// The packages of what is wanted and was not found. The tests want the pooler, Prometheus's tool, a browser
+    /// and openssl whichever servers the environment names.
     pub(crate) fn missing(&self, wanted: &[Kind], purpose: Purpose) -> Vec<&'static str> {
         let found = |kind: &&Kind| match kind {
             Kind::Postgres => self.postgres.is_some(),
@@ -91,14 +94,15 @@ impl Programs {
             .chain((purpose == Purpose::Tests && !self.pooler).then_some(pgbouncer::NAME))
             .chain((purpose == Purpose::Tests && !self.promtool).then_some("prometheus"))
             .chain((purpose == Purpose::Tests && !self.chromium).then_some("chromium"))
+            .chain((purpose == Purpose::Tests && !self.openssl).then_some(certificates::NAME))
             .collect();
         packages.dedup();
         packages
     }
 }
 
-/// Debian's packages of what is wanted and is not here. Tests also want the pooler, Prometheus's tool and a
-/// browser.
+/// Debian's packages of what is wanted and is not here. Tests also want the pooler, Prometheus's tool, a browser
+/// and openssl.
 pub fn missing(wanted: &[Kind], purpose: Purpose) -> Vec<&'static str> {
     Programs::find(wanted).missing(wanted, purpose)
 }
@@ -148,7 +152,8 @@ mod tests {
                 "etcd-server",
                 "pgbouncer",
                 "prometheus",
-                "chromium"
+                "chromium",
+                "openssl"
             ]
         );
         assert_eq!(
@@ -166,6 +171,7 @@ mod tests {
             pooler: true,
             promtool: true,
             chromium: true,
+            openssl: true,
             ..none
         };
         assert!(tools.missing(&[], Purpose::Tests).is_empty());

@@ -59,6 +59,8 @@ pub(crate) enum Probe {
     Connects,
     /// It answers these letters with a text that has this in it.
     Says(&'static str, &'static str),
+    /// As [`Says`](Self::Says), on another port, because its own speaks TLS.
+    SaysOn(u16, &'static str, &'static str),
 }
 
 /// Why a server does not run.
@@ -155,11 +157,8 @@ impl Probe {
                 let connected = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await;
                 connected.map(drop).map_err(|error| error.to_string())
             }
-            Self::Says(letters, sign) => match ask_letters(port, letters).await {
-                Ok(said) if said.contains(sign) => Ok(()),
-                Ok(said) => Err(said.trim().to_owned()),
-                Err(error) => Err(error.to_string()),
-            },
+            Self::Says(letters, sign) => says(port, letters, sign).await,
+            Self::SaysOn(other, letters, sign) => says(*other, letters, sign).await,
             Self::Client(client) => {
                 let mut client = client(port);
                 match client.output().await {
@@ -178,6 +177,14 @@ impl fmt::Debug for Launch {
             .field("name", &self.name)
             .field("log", &self.log)
             .finish_non_exhaustive()
+    }
+}
+
+async fn says(port: u16, letters: &str, sign: &str) -> Result<(), String> {
+    match ask_letters(port, letters).await {
+        Ok(said) if said.contains(sign) => Ok(()),
+        Ok(said) => Err(said.trim().to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 

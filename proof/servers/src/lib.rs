@@ -7,6 +7,7 @@
 //! it.
 
 mod account;
+pub mod certificates;
 mod ensemble;
 pub mod etcd;
 pub mod galera;
@@ -24,7 +25,8 @@ mod redis;
 mod redis_cluster;
 mod redis_sentinel;
 mod server;
-mod zookeeper;
+pub mod slow_disk;
+pub mod zookeeper;
 
 use std::fs::{self, File};
 use std::io::Read as _;

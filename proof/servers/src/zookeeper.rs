@@ -1,14 +1,18 @@
-//! A throw-away ZooKeeper: one server, or an ensemble of three.
+//! A throw-away ZooKeeper: one server, with TLS if that is wanted, or an ensemble of three.
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
+use anyhow::Context as _;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::account::Account;
+use crate::certificates::Certificates;
 use crate::launch::{Launch, Probe, free_port};
 use crate::programs::{self, Version};
+use crate::slow_disk::SlowDisk;
 use crate::{Ensemble, Purpose, Server, temporary_folder};
 
 /// Where Debian puts the program. It names the libraries that it needs.
@@ -16,6 +20,9 @@ const LIBRARIES: &str = "/usr/share/java";
 
 /// Without it nothing would be logged.
 const LOGGER: &str = "slf4j-simple.jar";
+
+/// What speaks TLS, as far as the program does not name it.
+const NETTY: [&str; 3] = ["codec", "resolver", "transport-native-unix-common"];
 
 /// Java, and the version of the server that it runs.
 #[derive(Debug)]
@@ -28,6 +35,32 @@ pub(crate) struct Programs {
 struct Member {
     number: usize,
     peers: Vec<(u16, u16)>,
+}
+
+/// Starts a server that speaks TLS. A client may have a certificate, of the same authority.
+///
+/// # Errors
+/// It is not installed, or does not start.
+pub async fn start_with_tls(certificates: &Certificates) -> anyhow::Result<Server> {
+    let programs = Programs::find().context("ZooKeeper is not installed")?;
+    let (top, port) = (temporary_folder()?, free_port()?);
+    programs
+        .start_member(top, Purpose::Tests, port, None, Some(certificates))
+        .await
+}
+
+/// Starts a server whose commits take so long from [`SlowDisk::slow_down`] on.
+///
+/// # Errors
+/// It is not installed, there is no C compiler, or it does not start.
+pub async fn start_on_slow_disk(commit: Duration) -> anyhow::Result<(Server, SlowDisk)> {
+    let programs = Programs::find().context("ZooKeeper is not installed")?;
+    let (top, port) = (temporary_folder()?, free_port()?);
+    let account = Account::for_server("zookeeper")?;
+    let disk = SlowDisk::make(account, &account.folder(top.path(), "zookeeper")?, commit).await?;
+    // For benches commits wait for the disk.
+    let server = programs.start_in(top, Purpose::Benches, port, None, None).await?;
+    Ok((server, disk))
 }
 
 impl Programs {
@@ -43,7 +76,7 @@ impl Programs {
 
     /// Starts a server with its files in `top`.
     pub(crate) async fn start(&self, top: TempDir, purpose: Purpose) -> anyhow::Result<Server> {
-        self.start_member(top, purpose, free_port()?, None).await
+        self.start_member(top, purpose, free_port()?, None, None).await
     }
 
     /// Starts three that form an ensemble, and waits until one leads.
@@ -59,7 +92,7 @@ impl Programs {
         let start = async |number: usize| {
             let peers = peers.clone();
             let top = temporary_folder()?;
-            self.start_member(top, purpose, ports[number], Some(Member { number, peers }))
+            self.start_member(top, purpose, ports[number], Some(Member { number, peers }), None)
                 .await
         };
         // Each is ready when there is a leader, so none can be waited for alone.
@@ -81,12 +114,40 @@ impl Programs {
         purpose: Purpose,
         port: u16,
         member: Option<Member>,
+        tls: Option<&Certificates>,
+    ) -> anyhow::Result<Server> {
+        Account::for_server("zookeeper")?.folder(top.path(), "zookeeper")?;
+        self.start_in(top, purpose, port, member, tls).await
+    }
+
+    /// As [`start_member`](Self::start_member), in a folder that is there.
+    async fn start_in(
+        &self,
+        top: TempDir,
+        purpose: Purpose,
+        port: u16,
+        member: Option<Member>,
+        tls: Option<&Certificates>,
     ) -> anyhow::Result<Server> {
         let account = Account::for_server("zookeeper")?;
-        let folder = account.folder(top.path(), "zookeeper")?;
+        let folder = top.path().join("zookeeper");
         let data = account.folder(&folder, "data")?;
         let settings = folder.join("settings");
-        let mut written = settings_of(&data, port);
+        let mut probe = Probe::Says("srvr", "Mode: ");
+        let mut written = match tls {
+            None => settings_of(&data, &format!("clientPort={port}")),
+            Some(certificates) => {
+                certificates.give(account, &folder)?;
+                let (plain, folder) = (free_port()?, folder.display());
+                probe = Probe::SaysOn(plain, "srvr", "Mode: ");
+                let ports = format!(
+                    "clientPort={plain}\nsecureClientPort={port}\nsecureClientPortAddress=127.0.0.1\n\
+                     serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory\n\
+                     ssl.keyStore.location={folder}/server.both.pem\nssl.trustStore.location={folder}/ca.pem\nssl.clientAuth=want"
+                );
+                settings_of(&data, &ports)
+            }
+        };
         if let Some(Member { number, peers }) = member {
             account.write(&data.join("myid"), &number.to_string())?;
             let servers = peers.iter().enumerate();
@@ -111,12 +172,21 @@ impl Programs {
                 if purpose == Purpose::Tests {
                     command.arg("-Dzookeeper.forceSync=no");
                 }
-                command.args(["-cp", &format!("{LIBRARIES}/zookeeper.jar:{LIBRARIES}/{LOGGER}")]);
+                if folder.join("slow.so").is_file() {
+                    SlowDisk::under(&folder, &mut command);
+                }
+                let netty = NETTY
+                    .map(|part| format!(":{LIBRARIES}/netty-{part}.jar"))
+                    .concat();
+                command.args([
+                    "-cp",
+                    &format!("{LIBRARIES}/zookeeper.jar:{LIBRARIES}/{LOGGER}{netty}"),
+                ]);
                 command.arg("org.apache.zookeeper.server.quorum.QuorumPeerMain");
                 command.arg(&settings);
                 command
             }),
-            probe: Probe::Says("srvr", "Mode: "),
+            probe,
         };
         Server::start_on(
             launch,
@@ -130,9 +200,9 @@ impl Programs {
 }
 
 /// A leader that is silent for two seconds is replaced.
-fn settings_of(data: &Path, port: u16) -> String {
+fn settings_of(data: &Path, ports: &str) -> String {
     format!(
-        "dataDir={}\nclientPort={port}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\ntickTime=500\ninitLimit=20\n\
+        "dataDir={}\n{ports}\nclientPortAddress=127.0.0.1\nmaxClientCnxns=0\ntickTime=500\ninitLimit=20\n\
          syncLimit=4\nminSessionTimeout=1000\nmaxSessionTimeout=40000\n",
         data.display()
     )

@@ -1,6 +1,12 @@
 //! The addresses of members, as a program gives them.
 
+use std::net::Ipv6Addr;
+
 use dblock_core::LockError;
+use tonic::transport::Uri;
+
+pub(crate) const HTTP: &str = "http://";
+pub(crate) const HTTPS: &str = "https://";
 
 /// The addresses, each of which can be one. No message repeats it, because it may contain a password.
 pub(crate) fn checked<A: Into<String>>(
@@ -10,32 +16,74 @@ pub(crate) fn checked<A: Into<String>>(
     if addresses.is_empty() {
         return Err(LockError::invalid("no address of an etcd member was given"));
     }
-    if addresses.iter().all(|address| is_address(address)) {
-        return Ok(addresses);
+    if !addresses.iter().all(|address| is_address(address)) {
+        return Err(LockError::invalid(
+            "the address of an etcd member cannot be used: write it as http://host:2379 or https://host:2379; the user is given \
+             to `EtcdStore::user`",
+        ));
     }
-    Err(LockError::invalid(
-        "the address of an etcd member cannot be used: write it as http://host:2379; the user is given to `EtcdStore::user`",
-    ))
+    if has(&addresses, HTTPS) && has(&addresses, HTTP) {
+        return Err(LockError::invalid(
+            "some addresses of etcd's members begin with https:// and some with http://: give all of them the same beginning",
+        ));
+    }
+    if has(&addresses, HTTPS) && cfg!(not(feature = "tls-rustls")) {
+        return Err(LockError::invalid(
+            "addresses with https:// need the feature `tls-rustls` of dblock-etcd",
+        ));
+    }
+    Ok(addresses)
+}
+
+/// Whether an address begins with this.
+pub(crate) fn has(addresses: &[String], scheme: &str) -> bool {
+    addresses.iter().any(|address| address.starts_with(scheme))
+}
+
+/// Whether TLS can be spoken so with these addresses.
+#[cfg(feature = "tls-rustls")]
+pub(crate) fn check_tls(addresses: &[String], tls: &etcd_client::TlsOptions) -> Result<(), LockError> {
+    if has(addresses, HTTP) {
+        return Err(LockError::invalid(
+            "the addresses of etcd's members begin with http://, without TLS: write them with https://",
+        ));
+    }
+    let any = tonic::transport::Endpoint::from_static("https://localhost");
+    any.tls_config(tls.clone()).map(drop).map_err(|error| {
+        let causes = dblock_core::store::with_causes(error.to_string(), std::error::Error::source(&error));
+        LockError::invalid(format!(
+            "the certificates or the key for etcd cannot be used: {causes}"
+        ))
+    })
 }
 
 fn is_address(address: &str) -> bool {
-    let schemes = ["http://", "https://"];
-    let rest = schemes.iter().find_map(|scheme| address.strip_prefix(scheme));
-    let rest = rest.unwrap_or(address);
-    let rest = rest.strip_suffix('/').unwrap_or(rest);
-    let (host, port) = match rest.rsplit_once(':') {
-        // Of an address in brackets.
-        Some((_, port)) if port.ends_with(']') => (rest, None),
-        Some((host, port)) => (host, Some(port)),
-        None => (rest, None),
+    let rest = [HTTP, HTTPS]
+        .iter()
+        .find_map(|scheme| address.strip_prefix(scheme));
+    // As the client reads it, which takes an address without a scheme, too.
+    let Ok(uri) = format!("http://{}", rest.unwrap_or(address)).parse::<Uri>() else {
+        return false;
     };
-    let (name, letters) = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
-        Some(name) => (name, ":.%-_"),
-        None => (host, ".-_"),
+    let (Some(host), Some(authority)) = (uri.host(), uri.authority()) else {
+        return false;
     };
-    let is_letter = |letter: char| letter.is_ascii_alphanumeric() || letters.contains(letter);
+    let is_host = match host.strip_prefix('[') {
+        Some(host) => host
+            .strip_suffix(']')
+            .is_some_and(|host| host.parse::<Ipv6Addr>().is_ok()),
+        None => {
+            !host.is_empty()
+                && host
+                    .chars()
+                    .all(|letter| letter.is_ascii_alphanumeric() || ".-_".contains(letter))
+        }
+    };
     let is_port = |port: &str| port.parse::<u16>().is_ok_and(|port| port > 0);
-    !name.is_empty() && name.chars().all(is_letter) && port.is_none_or(is_port)
+    // A user would stand before the host.
+    let port = authority.as_str().strip_prefix(host);
+    let is_port = port.is_some_and(|port| port.is_empty() || port.strip_prefix(':').is_some_and(is_port));
+    is_host && is_port && uri.path() == "/" && uri.query().is_none()
 }
 
 #[cfg(test)]
@@ -46,7 +94,7 @@ mod tests {
     fn a_member_has_a_host_and_perhaps_a_port() {
         for address in [
             "http://etcd-1:2379",
-            "https://etcd-1.local:2379/",
+            "http://etcd-1.local:2379/",
             "etcd_1:2379",
             "http://[::1]:2379",
             "http://[::1]",
@@ -54,6 +102,13 @@ mod tests {
         ] {
             assert!(checked([address]).is_ok(), "{address}");
         }
+    }
+
+    #[test]
+    fn all_addresses_have_tls_or_none_has() {
+        assert!(checked(["https://one:2379", "two:2379"]).is_ok() == cfg!(feature = "tls-rustls"));
+        let both = checked(["https://one:2379", "http://two:2379"]).unwrap_err();
+        assert!(both.to_string().contains("the same beginning"), "{both}");
     }
 
     #[test]
@@ -68,6 +123,10 @@ mod tests {
             "redis://hush:2379",
             "http://user:hush@etcd-1:2379",
             "http://hush:2379/v3",
+            "http://hush:2379?a=b",
+            "http://[hush]:2379",
+            "http://[::1",
+            "HTTP://hush:2379",
             "http://one:2379,hush:2379",
             "a hush",
         ] {

@@ -29,8 +29,16 @@ pub(crate) fn of_call(error: Error) -> StoreError {
         other => (Code::Unknown, other.to_string()),
     };
     let (kind, remedy) = match code {
-        Code::PermissionDenied | Code::Unauthenticated => refused(),
+        Code::PermissionDenied => refused(),
         Code::InvalidArgument if text.contains("authentication failed") => refused(),
+        Code::InvalidArgument if text.contains("user name is empty") => (
+            StoreErrorKind::Refused,
+            "etcd's authentication is on, and no user is named: name one by `EtcdStore::user`, or by a client certificate",
+        ),
+        Code::FailedPrecondition if text.contains("authentication is not enabled") => (
+            StoreErrorKind::Refused,
+            "etcd's authentication is off: run `etcdctl auth enable`, or leave out `EtcdStore::user`",
+        ),
         Code::ResourceExhausted if text.contains("space exceeded") => (
             StoreErrorKind::Conflict,
             "etcd is full and takes no writes: compact and defragment it, disarm its alarm, and switch on --auto-compaction-retention",
@@ -43,10 +51,8 @@ pub(crate) fn of_call(error: Error) -> StoreError {
         ),
         // A token of etcd's kind `jwt` ends with each change of a user or a role. It is refused before anything is
         // carried out, and a new connection logs in anew.
-        Code::InvalidArgument if text.contains("revision of auth store is old") => (
-            StoreErrorKind::Unreachable,
-            "the users or roles of etcd have changed since this connection logged in",
-        ),
+        Code::Unauthenticated => login_is_over(),
+        Code::InvalidArgument if text.contains("revision of auth store is old") => login_is_over(),
         Code::InvalidArgument
         | Code::OutOfRange
         | Code::Unimplemented
@@ -80,6 +86,13 @@ fn refused() -> (StoreErrorKind, &'static str) {
     (
         StoreErrorKind::Refused,
         "etcd refuses this user: check the user and password, and see that its role may do what the README of dblock-etcd lists",
+    )
+}
+
+fn login_is_over() -> (StoreErrorKind, &'static str) {
+    (
+        StoreErrorKind::Unreachable,
+        "this connection's login to etcd is over, by its age or by a change of the users or roles",
     )
 }
 

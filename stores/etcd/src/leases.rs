@@ -174,11 +174,13 @@ impl Leases {
 
     /// These grants have no keys, and will have none. Their leases are idle from now on.
     pub(crate) async fn rest(&self, client: &Client, grants: &[Uuid]) {
-        let surplus = self.lay_down(grants).into_iter().map(|lease| async move {
-            // It has no key, so it does nothing. An error leaves it to its end.
-            look::revoke(&mut client.clone(), lease.id).await.ok()
-        });
-        join_all(surplus).await;
+        revoke_all(client, self.lay_down(grants)).await;
+    }
+
+    /// Revokes the leases that are idle.
+    pub(crate) async fn revoke_idle(&self, client: &Client) {
+        let idle = std::mem::take(&mut self.state().idle);
+        revoke_all(client, idle).await;
     }
 
     /// Makes the leases of these grants idle ones. Returns those that are too many, which were idle for
@@ -207,6 +209,14 @@ impl Leases {
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Revokes leases that have no keys. One that cannot be revoked does nothing until it ends by itself.
+async fn revoke_all(client: &Client, leases: Vec<Lease>) {
+    let steps = leases
+        .into_iter()
+        .map(|lease| async move { look::revoke(&mut client.clone(), lease.id).await.ok() });
+    join_all(steps).await;
 }
 
 #[cfg(test)]

@@ -21,7 +21,9 @@ use std::time::Duration;
 
 use dblock_core::store::{Capabilities, Outcome, Request, Store, StoreError, StoreFuture, WakeUp};
 use dblock_core::{Finding, InspectFilter, Key, LockError, LockRow};
-use etcd_client::{Compare, CompareOp};
+#[cfg(feature = "tls-rustls")]
+use etcd_client::TlsOptions;
+use etcd_client::{Compare, CompareOp, ConnectOptions};
 
 use self::keys::Keys;
 use self::leases::Leases;
@@ -60,17 +62,25 @@ pub struct EtcdStore {
 }
 
 impl EtcdStore {
-    /// A store on the members with these addresses, such as `http://etcd-1:2379`. It has one open connection
-    /// at a time. When that breaks, or its member knows no leader, the store tries the next member.
+    /// A store on the members with these addresses, such as `http://etcd-1:2379`, or `https://etcd-1:2379` with the
+    /// feature `tls-rustls`. It has one open connection at a time. When that breaks, or its member knows no
+    /// leader, the store tries the next member.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] without addresses, and for one that cannot be read. The message does not repeat
-    /// it.
+    /// [`LockError::Invalid`] without addresses, for one that cannot be read, for `https://` without the feature, and
+    /// if some addresses have `https://` and some `http://`. The message does not repeat an address.
     pub fn new(addresses: impl IntoIterator<Item = impl Into<String>>) -> Result<Self, LockError> {
         let addresses = address::checked(addresses)?;
         let prefix = "dblock".to_owned();
+        let options = ConnectOptions::new();
+        #[cfg(feature = "tls-rustls")]
+        let options = if address::has(&addresses, address::HTTPS) {
+            options.with_tls(TlsOptions::new().with_native_roots())
+        } else {
+            options
+        };
         Ok(Self {
-            members: Arc::new(Members::new(addresses, None)),
+            members: Arc::new(Members::new(addresses, options)),
             names: Arc::new(Keys { prefix }),
             places: Arc::default(),
             leases: Arc::default(),
@@ -82,6 +92,34 @@ impl EtcdStore {
     pub fn user(mut self, name: impl Into<String>, password: impl Into<String>) -> Self {
         self.members = Arc::new(self.members.with_user(name.into(), password.into()));
         self
+    }
+
+    /// Which certificates are trusted, and this client's own certificate and key, if etcd asks for one
+    /// (`--client-cert-auth`). Default for addresses with `https://`: the certificates of the system, and
+    /// none of one's own.
+    ///
+    /// ```no_run
+    /// use dblock_etcd::EtcdStore;
+    /// use dblock_etcd::etcd_client::{Certificate, Identity, TlsOptions};
+    ///
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let (certificate, key) = (std::fs::read("client.pem")?, std::fs::read("client.key")?);
+    /// let tls = TlsOptions::new()
+    ///     .ca_certificate(Certificate::from_pem(std::fs::read("ca.pem")?))
+    ///     .identity(Identity::from_pem(certificate, key));
+    /// let store = EtcdStore::new(["https://etcd-1:2379", "https://etcd-2:2379"])?.tls(tls)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] for an address with `http://`, and for a certificate or a key that cannot be read.
+    #[cfg(feature = "tls-rustls")]
+    pub fn tls(mut self, options: TlsOptions) -> Result<Self, LockError> {
+        address::check_tls(&self.members.addresses, &options)?;
+        let options = ConnectOptions::new().with_tls(options);
+        self.members = Arc::new(self.members.with(options));
+        Ok(self)
     }
 
     /// The beginning of the names of all keys. Default: `dblock`, so the lock `order:42` is the key
@@ -107,7 +145,7 @@ impl EtcdStore {
 
     async fn check(&self) -> Result<(), StoreError> {
         let mut lent = self.members.take().await?;
-        let revisions = server::revisions(&mut lent.client).await;
+        let revisions = server::revisions(&mut lent.client, &self.names).await;
         let (revision, first_is_there) = lent.finish(revisions)?;
         server::check_compaction(revision, first_is_there)
     }
@@ -117,7 +155,7 @@ impl EtcdStore {
         let client = &mut lent.client;
         let looked = async {
             let status = client.status().await.map_err(error::of_harmless)?;
-            Ok((status, server::revisions(client).await?))
+            Ok((status, server::revisions(client, &self.names).await?))
         }
         .await;
         let (status, (revision, first_is_there)) = lent.finish(looked)?;
@@ -205,6 +243,10 @@ impl Store for EtcdStore {
     }
 
     fn close(&self) -> StoreFuture<'_, ()> {
-        Box::pin(async { self.members.close() })
+        Box::pin(async {
+            if let Some(client) = self.members.close() {
+                self.leases.revoke_idle(&client).await;
+            }
+        })
     }
 }

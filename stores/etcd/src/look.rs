@@ -1,4 +1,4 @@
-//! Reading and writing rows. All keys of a call in one transaction of etcd.
+//! Reading and writing rows: the keys of a call together, in as few transactions of etcd as it takes.
 
 use dblock_core::Key;
 use dblock_core::store::StoreError;
@@ -6,13 +6,19 @@ use etcd_client::{
     Client, Compare, CompareOp, Error, KeyValue, LeaseGrantOptions, PutOptions, Txn, TxnOp, TxnOpResponse,
     TxnResponse,
 };
+use futures_util::future::try_join_all;
 
 use crate::error;
 use crate::keys::{Keys, Slot};
 use crate::row::{Row, Stored};
 
-/// The locks of one transaction, each a nested one. etcd takes 128 operations on the way to any of them.
+/// The locks that are written in one transaction, each in a nested one. etcd takes 128 operations on the way to
+/// any of them.
 pub(crate) const MOST_KEYS: usize = 120;
+
+/// The locks that are read in one transaction, which has three operations for each. Reads are not nested: a
+/// transaction with nested ones is a write of the whole cluster, even if it only reads.
+const MOST_READ: usize = 42;
 
 /// The rows of a lock. The first one holds it, and the other one is next.
 #[derive(Debug, Clone, Default)]
@@ -61,28 +67,30 @@ fn both(names: &Keys, key: &Key) -> [TxnOp; 2] {
 }
 
 /// Reads the keys, as the whole cluster sees them.
-pub(crate) async fn look(client: &mut Client, names: &Keys, keys: &[&Key]) -> Result<Vec<Seen>, StoreError> {
-    let gets = keys.iter().map(|key| {
+pub(crate) async fn look(client: &Client, names: &Keys, keys: &[&Key]) -> Result<Vec<Seen>, StoreError> {
+    let parts = keys.chunks(MOST_READ);
+    let parts = parts.map(|part| look_part(client.clone(), names, part));
+    Ok(try_join_all(parts).await?.into_iter().flatten().collect())
+}
+
+async fn look_part(mut client: Client, names: &Keys, keys: &[&Key]) -> Result<Vec<Seen>, StoreError> {
+    let gets = keys.iter().flat_map(|key| {
         let [one, two] = both(names, key);
-        let wanted = TxnOp::get(names.wanted(key), None);
-        TxnOp::txn(Txn::new().and_then([one, two, wanted]))
+        [one, two, TxnOp::get(names.wanted(key), None)]
     });
     let gets: Vec<TxnOp> = gets.collect();
     let answer = client
         .txn(Txn::new().and_then(gets))
         .await
         .map_err(error::of_harmless)?;
-    let seen = answer.op_responses().into_iter().map(|one| {
-        let TxnOpResponse::Txn(one) = one else {
-            return Err(another_kind());
-        };
-        let answers = one.op_responses();
-        Ok(Seen {
-            rows: Rows::read(&answers),
-            wanted_until: answers.last().and_then(first_of).map(|kv| wanted_until(&kv)),
+    let answers = answer.op_responses();
+    let seen: Vec<Seen> = answers
+        .chunks_exact(3)
+        .map(|answers| Seen {
+            rows: Rows::read(answers),
+            wanted_until: first_of(&answers[2]).map(|kv| wanted_until(&kv)),
         })
-    });
-    let seen: Vec<Seen> = seen.collect::<Result<_, _>>()?;
+        .collect();
     if seen.len() < keys.len() {
         return Err(another_kind());
     }

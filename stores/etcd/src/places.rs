@@ -72,10 +72,12 @@ impl Places {
         if state.deleted.len() == MOST_DELETED {
             // With what is forgotten here, no earlier place is believed any more whose answer is still to
             // come.
-            state.deleted.clear();
-            state.watched_since = revision;
+            let forgotten = state.deleted.drain().map(|(_, at)| at);
+            state.watched_since = forgotten.fold(revision, i64::max);
         }
-        state.deleted.insert(key.clone(), revision);
+        // A watch on a member that lags tells of an earlier one again.
+        let newest = state.deleted.entry(key.clone()).or_default();
+        *newest = revision.max(*newest);
         let place = state.all.get(key).filter(|place| place.revision < revision)?;
         let passed_on = place.behind == slot;
         // The other slot is that of the place, which has ended.
@@ -156,6 +158,14 @@ mod tests {
         let revision = 9;
         places.insert(key.clone(), Place { revision, ..place() });
         assert!(places.passed_on(&key, Slot::First, 10).is_some());
+        // A member that lags tells of an earlier deletion again.
+        let lagging = Places::default();
+        for revision in [9, 6] {
+            assert!(lagging.passed_on(&key, Slot::Second, revision).is_none());
+        }
+        let revision = 8;
+        lagging.insert(key.clone(), Place { revision, ..place() });
+        assert!(lagging.passed_on(&key, Slot::First, 10).is_none());
         // So much was deleted since that nobody knows of this key any more.
         let forgetful = Places::default();
         assert!(forgetful.passed_on(&key, Slot::Second, 6).is_none());

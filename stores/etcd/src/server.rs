@@ -5,6 +5,7 @@ use dblock_core::store::{StoreError, StoreErrorKind};
 use etcd_client::{Client, GetOptions, StatusResponse};
 
 use crate::error;
+use crate::keys::Keys;
 
 /// A version, as `3.4.23`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -79,13 +80,14 @@ pub(crate) fn version(status: &StatusResponse) -> Finding {
 /// release is a change, and each stays on the disk until it is compacted.
 const MANY_CHANGES: i64 = 1_000_000;
 
-/// The current revision, and whether the first one can still be read.
-pub(crate) async fn revisions(client: &mut Client) -> Result<(i64, bool), StoreError> {
-    let names = "dblock";
-    let now = client.get(names, None).await.map_err(error::of_harmless)?;
+/// The current revision, and whether the first one can still be read. It asks for a key below the prefix: the
+/// user may read no others.
+pub(crate) async fn revisions(client: &mut Client, names: &Keys) -> Result<(i64, bool), StoreError> {
+    let key = names.all_rows();
+    let now = client.get(key.clone(), None).await.map_err(error::of_harmless)?;
     let revision = now.header().map_or(0, etcd_client::ResponseHeader::revision);
     let first = client
-        .get(names, Some(GetOptions::new().with_revision(2.min(revision))))
+        .get(key, Some(GetOptions::new().with_revision(2.min(revision))))
         .await;
     match first {
         Ok(_) => Ok((revision, true)),

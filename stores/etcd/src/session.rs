@@ -19,6 +19,10 @@ use crate::{error, server};
 /// acquire is given up.
 const CONNECT_TIMEOUT: Duration = Duration::from_millis(700);
 
+/// Time limit for logging in with a member that answers. It is a write of the cluster, and etcd makes the check
+/// of a password slow on purpose.
+const LOGIN_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// How often the connection of a watch is tried, and how long it may take to answer: the member may be
 /// stopped or cut off. A member closes a connection that is tried more often than every 5 seconds, or while
 /// nothing is asked on it (etcd's `--grpc-keepalive-min-time`). Requests have limits of their own.
@@ -26,7 +30,8 @@ const KEEP_ALIVE: (Duration, Duration) = (Duration::from_secs(6), Duration::from
 
 /// The members of the cluster, and the open connection if there is one.
 pub(crate) struct Members {
-    addresses: Vec<String>,
+    pub(crate) addresses: Vec<String>,
+    options: ConnectOptions,
     user: Option<(String, String)>,
     /// The log has been told of the version's fault.
     warned: AtomicBool,
@@ -45,30 +50,46 @@ struct Open {
 }
 
 impl Members {
-    pub(crate) fn new(addresses: Vec<String>, user: Option<(String, String)>) -> Self {
+    /// Members with these addresses. The options say how the connection is encrypted.
+    pub(crate) fn new(addresses: Vec<String>, options: ConnectOptions) -> Self {
         Self {
             addresses,
-            user,
+            options,
+            user: None,
             warned: AtomicBool::new(false),
             open: Mutex::default(),
         }
     }
 
     /// The same members, which know us as this user.
-    pub(crate) fn with_user(&self, user: String, password: String) -> Self {
-        Self::new(self.addresses.clone(), Some((user, password)))
+    pub(crate) fn with_user(&self, name: String, password: String) -> Self {
+        let user = Some((name, password));
+        Self { user, ..self.again() }
+    }
+
+    /// The same members, with these options.
+    #[cfg(feature = "tls-rustls")]
+    pub(crate) fn with(&self, options: ConnectOptions) -> Self {
+        Self {
+            options,
+            ..self.again()
+        }
     }
 
     /// The same members, with a connection of its own.
     pub(crate) fn again(&self) -> Self {
-        Self::new(self.addresses.clone(), self.user.clone())
+        Self {
+            user: self.user.clone(),
+            ..Self::new(self.addresses.clone(), self.options.clone())
+        }
     }
 
-    /// Takes no more work and closes the connection when those who use it are done.
-    pub(crate) fn close(&self) {
+    /// Takes no more work, and returns the connection if there is one. It is closed when those who use it are
+    /// done.
+    pub(crate) fn close(&self) -> Option<Client> {
         let mut open = self.open();
-        open.client = None;
         open.closed = true;
+        open.client.take().map(|(client, _)| client)
     }
 
     /// The open connection, or a new one to a member that has a leader.
@@ -111,25 +132,26 @@ impl Members {
     }
 
     async fn open_checked(&self, address: &str) -> Result<Client, StoreError> {
-        let mut options = ConnectOptions::new()
+        let options = self.options.clone();
+        let options = options
             .with_require_leader(true)
             .with_keep_alive(KEEP_ALIVE.0, KEEP_ALIVE.1)
-            .with_connect_timeout(CONNECT_TIMEOUT);
-        if let Some((user, password)) = &self.user {
-            options = options.with_user(user, password).with_auto_token_refresh(true);
+            .with_connect_timeout(CONNECT_TIMEOUT)
+            .with_auto_token_refresh(true);
+        let mut client = Client::connect([address], Some(options))
+            .await
+            .map_err(error::of_harmless)?;
+        let mut status = in_time(CONNECT_TIMEOUT, client.status()).await;
+        if let Some(user) = &self.user
+            // A member may refuse to answer those who have not logged in.
+            && !matches!(&status, Err(error) if error.is_retryable())
+        {
+            in_time(LOGIN_TIMEOUT, client.update_user(Some(user.clone()))).await?;
+            if status.is_err() {
+                status = in_time(CONNECT_TIMEOUT, client.status()).await;
+            }
         }
-        let opened = async {
-            let mut client = Client::connect([address], Some(options)).await?;
-            let status = client.status().await?;
-            Ok((client, status))
-        };
-        let Ok(opened) = timeout(CONNECT_TIMEOUT, opened).await else {
-            let message = format!(
-                "this member of etcd did not answer within {CONNECT_TIMEOUT:?}; is it running, and is the address right?"
-            );
-            return Err(StoreError::new(StoreErrorKind::Unreachable, message));
-        };
-        let (client, status) = opened.map_err(error::of_harmless)?;
+        let status = status?;
         server::check(&status)?;
         if let Some(fault) = server::fault(&status)
             && !self.warned.swap(true, Ordering::Relaxed)
@@ -152,6 +174,20 @@ impl Members {
     fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The answer of a member, if it comes in time.
+async fn in_time<T>(
+    limit: Duration,
+    answer: impl Future<Output = Result<T, etcd_client::Error>>,
+) -> Result<T, StoreError> {
+    let Ok(answered) = timeout(limit, answer).await else {
+        let message = format!(
+            "this member of etcd did not answer within {limit:?}; is it running, and is the address right?"
+        );
+        return Err(StoreError::new(StoreErrorKind::Unreachable, message));
+    };
+    answered.map_err(error::of_harmless)
 }
 
 /// The error when no member can be used: with all reasons, and the last one's consequence.

@@ -8,13 +8,14 @@ use std::time::Duration;
 use dblock::store::{
     Acquire, Action, Extend, Outcome, Released, Request, Store as _, StoreError, StoreErrorKind,
 };
-use dblock::{Key, LockError, LockManager, LockOptions, Severity};
+use dblock::{InspectFilter, Key, LockError, LockManager, LockOptions, Severity};
 use dblock_etcd::EtcdStore;
 use dblock_etcd::etcd_client::{Client, Txn, TxnOp};
 use dblock_servers::{Ensemble, Kind, Purpose, Server, is_installed};
 use dblock_tests::proxy::{Proxy, Traffic};
 use futures_util::FutureExt as _;
-use tokio::net::TcpListener;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep, timeout};
 use uuid::Uuid;
 
@@ -280,6 +281,74 @@ async fn a_watch_that_hears_nothing_goes_on() {
     let store = store(std::slice::from_ref(&server));
     let listens = timeout(Duration::from_secs(20), store.listen(&|_| ())).await;
     assert!(listens.is_err(), "it ended: {listens:?}");
+}
+
+/// How many writes the cluster has agreed on, by the metrics of its member.
+async fn writes(server: &Server) -> usize {
+    let address = server.url().strip_prefix("http://").unwrap();
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    let ask = b"GET /metrics HTTP/1.0\r\n\r\n";
+    connection.write_all(ask).await.unwrap();
+    let mut said = String::new();
+    connection.read_to_string(&mut said).await.unwrap();
+    let name = "etcd_server_proposals_committed_total ";
+    let count = said.lines().find_map(|line| line.strip_prefix(name));
+    count.unwrap().parse().unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_only_reads_costs_the_cluster_no_write() {
+    const TIMES: usize = 100;
+    let Some(server) = single().await else { return };
+    let store = store(std::slice::from_ref(&server));
+    let mut held = acquire("k");
+    one(&store, held.clone()).await.unwrap();
+    let before = writes(&server).await;
+    for _ in 0..TIMES {
+        let busy = one(&store, acquire("k")).await;
+        assert!(matches!(busy, Ok(Outcome::Busy(_))), "{busy:?}");
+    }
+    held.action = Action::Extend(Extend::new(1, TTL));
+    for _ in 0..TIMES {
+        let renewed = one(&store, held.clone()).await;
+        assert!(matches!(renewed, Ok(Outcome::Extended { .. })), "{renewed:?}");
+    }
+    let many: Vec<_> = (0..TIMES).map(|_| acquire("k")).collect();
+    let busy = store.apply(&many).await;
+    assert!(
+        busy.iter().all(|busy| matches!(busy, Ok(Outcome::Busy(_)))),
+        "{busy:?}"
+    );
+    assert_eq!(store.inspect(&InspectFilter::new()).await.unwrap().len(), 1);
+    let reads = writes(&server).await - before;
+    assert_eq!(reads, 0);
+
+    for _ in 0..TIMES {
+        let mut pair = acquire("other");
+        one(&store, pair.clone()).await.unwrap();
+        pair.action = Action::Release;
+        one(&store, pair).await.unwrap();
+    }
+    // The key is made and deleted each time, and the lease is made once.
+    assert_eq!(writes(&server).await - before, 2 * TIMES + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_manager_that_ends_leaves_no_lease() {
+    let Some(server) = single().await else { return };
+    let locks = manager(std::slice::from_ref(&server)).await;
+    for key in ["one", "two"] {
+        let guard = locks.lock(key).options(&options()).acquire().await.unwrap();
+        guard.release().await.unwrap();
+    }
+    let mut client = Client::connect([server.url()], None).await.unwrap();
+    assert_eq!(
+        client.leases().await.unwrap().leases().len(),
+        1,
+        "for the next lock"
+    );
+    locks.shutdown(TTL).await;
+    assert!(client.leases().await.unwrap().leases().is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

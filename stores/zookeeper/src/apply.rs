@@ -18,33 +18,25 @@ type Answer = Result<Outcome, StoreError>;
 /// There is no session, so nothing was sent.
 pub(crate) async fn apply(ensemble: &Ensemble, requests: &[Request]) -> Result<Vec<Answer>, StoreError> {
     let client = ensemble.client().await?;
-    // All releases are on their way together.
-    let released = requests
-        .iter()
-        .map(|request| release_held(ensemble, &client, request));
-    let mut answers = join_all(released).await;
-    let open: Vec<&Request> = requests
-        .iter()
-        .zip(&answers)
-        .filter_map(|(request, answer)| answer.is_none().then_some(request))
-        .collect();
-    let mut failures = answers
-        .iter()
-        .flatten()
-        .filter_map(|answer| answer.as_ref().err());
-    let others = match failures.find(|error| error::is_of_session(error)) {
-        // The session would connect again first, and until then everything sent into it would hang.
-        Some(lost) => Err(error::of_unsent(lost)),
-        None => carry_out_all(ensemble, &client, &open).await,
+    let asked = Asked {
+        ensemble,
+        client: Some(&client),
     };
-    // A failure is the answer of these: releases may have been carried out already, and must not seem to be
-    // open.
-    let mut others = others
-        .unwrap_or_else(|error| open.iter().map(|_| Err(error.clone())).collect())
-        .into_iter();
-    for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
-        *answer = others.next();
-    }
+    // All that needs no read is on its way together.
+    let known = requests
+        .iter()
+        .map(|request| by_known_row(ensemble, &client, request));
+    let mut answers = join_all(known).await;
+    fill(requests, &mut answers, async |open| {
+        by_read_row(ensemble, &client, open).await
+    })
+    .await;
+    fill(requests, &mut answers, async |open| {
+        let answers = by_clock(ensemble, &client, open).await?;
+        Ok(answers.into_iter().map(Some).collect())
+    })
+    .await;
+    asked.answered();
     let answers: Vec<Answer> = answers.into_iter().flatten().collect();
     for (request, answer) in requests.iter().zip(&answers) {
         ensemble.asks.note(request, answer);
@@ -53,35 +45,115 @@ pub(crate) async fn apply(ensemble: &Ensemble, requests: &[Request]) -> Result<V
     Ok(answers.into_iter().map(named).collect())
 }
 
-/// The answer to the release of a lease that holds its row, and `None` for every other request.
-async fn release_held(ensemble: &Ensemble, client: &Client, request: &Request) -> Option<Answer> {
-    if !matches!(request.action, Action::Release) {
-        return None;
-    }
-    if let Some(found) = ensemble.held.take(&request.key, request.lease_id) {
-        let released = rows::release(ensemble, client, found).await;
-        if !matches!(released, Ok(Outcome::Skipped)) {
-            return Some(released);
-        }
-        // The row that was kept is out of date. Nothing was written.
-    }
-    match rows::glance(&ensemble.place, client, &request.key).await {
-        Ok(found) if found.may_be_released(request.lease_id) => {
-            Some(rows::release(ensemble, client, found).await)
-        }
-        Ok(_) => None,
-        Err(error) => Some(Err(error)),
+/// A call that is under way. If it is dropped, the session has left it without an answer.
+struct Asked<'a> {
+    ensemble: &'a Ensemble,
+    client: Option<&'a Client>,
+}
+
+impl Asked<'_> {
+    fn answered(mut self) {
+        self.client = None;
     }
 }
 
-async fn carry_out_all(
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if let Some(client) = self.client {
+            self.ensemble.suspect(client);
+        }
+    }
+}
+
+/// Answers the requests that are still open, or some of them. If that fails it is the answer of these: the others may
+/// have been carried out already, and must not seem to be open.
+async fn fill(
+    requests: &[Request],
+    answers: &mut [Option<Answer>],
+    answer: impl AsyncFnOnce(&[&Request]) -> Result<Vec<Option<Answer>>, StoreError>,
+) {
+    let open: Vec<&Request> = requests
+        .iter()
+        .zip(&*answers)
+        .filter_map(|(request, answer)| answer.is_none().then_some(request))
+        .collect();
+    if open.is_empty() {
+        return;
+    }
+    let mut failures = answers
+        .iter()
+        .flatten()
+        .filter_map(|answer| answer.as_ref().err());
+    let others = match failures.find(|error| error::is_of_session(error)) {
+        // The session would connect again first, and until then everything sent into it would hang.
+        Some(lost) => Err(error::of_unsent(lost)),
+        None => answer(&open).await,
+    };
+    let others = others.unwrap_or_else(|error| open.iter().map(|_| Some(Err(error.clone()))).collect());
+    for (answer, other) in answers.iter_mut().filter(|answer| answer.is_none()).zip(others) {
+        *answer = other;
+    }
+}
+
+/// The answer to a request of a lease whose row is known here. `None`: it is not, or not any more. Then nothing was
+/// written.
+async fn by_known_row(ensemble: &Ensemble, client: &Client, request: &Request) -> Option<Answer> {
+    let found = match request.action {
+        Action::Extend(_) => ensemble.held.known(&request.key, request.lease_id),
+        Action::Release => ensemble.held.take(&request.key, request.lease_id),
+        _ => None,
+    };
+    let found = found.filter(|found| found.fits(request))?;
+    at_once(ensemble, client, request, found).await.transpose()
+}
+
+/// The answers to requests that the rows fit as they are read now. `None`: the time before the write matters.
+async fn by_read_row(
+    ensemble: &Ensemble,
+    client: &Client,
+    requests: &[&Request],
+) -> Result<Vec<Option<Answer>>, StoreError> {
+    let keys: Vec<&Key> = requests.iter().map(|request| &request.key).collect();
+    let found = rows::glance(&ensemble.place, client, &keys).await?;
+    let answers = requests.iter().zip(found).map(|(request, found)| async move {
+        match found {
+            Ok(found) if found.fits(request) => {
+                let answer = at_once(ensemble, client, request, found).await;
+                Some(answer.map(|answer| answer.unwrap_or(Outcome::Skipped)))
+            }
+            Ok(_) => None,
+            Err(error) => Some(Err(error)),
+        }
+    });
+    Ok(join_all(answers).await)
+}
+
+/// Carries a request out by one write. `None`: somebody was faster.
+async fn at_once(
+    ensemble: &Ensemble,
+    client: &Client,
+    request: &Request,
+    found: Found,
+) -> Result<Option<Outcome>, StoreError> {
+    let Some((outcome, found)) = rows::put_with(ensemble, client, request, found).await? else {
+        return Ok(None);
+    };
+    keep(ensemble, client, &outcome, found);
+    Ok(Some(outcome))
+}
+
+fn keep(ensemble: &Ensemble, client: &Client, outcome: &Outcome, found: Found) {
+    if matches!(outcome, Outcome::Granted { .. } | Outcome::Extended { .. }) {
+        ensemble.held.keep(&ensemble.place, client, found);
+    }
+}
+
+/// The answers to requests that depend on the time before their write.
+async fn by_clock(
     ensemble: &Ensemble,
     client: &Client,
     requests: &[&Request],
 ) -> Result<Vec<Answer>, StoreError> {
-    if requests.is_empty() {
-        return Ok(Vec::new());
-    }
     let keys: Vec<&Key> = requests.iter().map(|request| &request.key).collect();
     let found = rows::read(ensemble, client, &keys).await?;
     let carried_out = requests
@@ -110,8 +182,6 @@ async fn carry_out(
     if rows::put(ensemble, client, &found).await? == Put::Outrun {
         return Ok(Outcome::Skipped);
     }
-    if matches!(outcome, Outcome::Granted { .. } | Outcome::Extended { .. }) {
-        ensemble.held.keep(&ensemble.place, client, found.written());
-    }
+    keep(ensemble, client, &outcome, found.written());
     Ok(outcome)
 }

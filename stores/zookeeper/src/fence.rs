@@ -21,8 +21,8 @@ pub struct Fence {
 pub(crate) async fn fence(ensemble: &Ensemble, key: &str, token: i64) -> Result<Option<Fence>, StoreError> {
     let key =
         Key::new(None, key).map_err(|error| StoreError::new(StoreErrorKind::Other, error.to_string()))?;
-    let client = ensemble.client().await?;
-    let found = rows::read(ensemble, &client, &[&key]).await;
+    let (ensemble, client) = ensemble.of_manager()?;
+    let found = rows::read(&ensemble, &client, &[&key]).await;
     let found = found.map_err(|error| ensemble.failed(&client, error))?;
     let found = found.into_iter().next().transpose()?;
     let holds = |found: &rows::Found| found.row.is_held() && found.row.fence_token == token;

@@ -1,7 +1,7 @@
-//! The rows of the leases that this store holds, as it last saw them. So a release is one write, with no read
-//! before it.
+//! The rows of the leases that this store holds, as it last saw them. So a renewal and a release are one write each,
+//! with no read before it.
 //!
-//! A row that is kept here is a guess, because anybody may write a row at any time. The write of the release
+//! A row that is kept here is a guess, because anybody may write a row at any time. The write
 //! names the version of the node and that of `purges`, so ZooKeeper refuses it if the guess is wrong, and the
 //! row is read.
 //!
@@ -62,7 +62,13 @@ impl Held {
         }
     }
 
-    /// The row of a lease that is about to be released, if it is known, and can be released with it.
+    /// The row of a lease, if it is known.
+    pub(crate) fn known(&self, key: &Key, id: Uuid) -> Option<Found> {
+        let leases = self.leases.all();
+        leases.get(key).filter(|lease| lease.id == id)?.found.clone()
+    }
+
+    /// The row of a lease that is about to be released, if it is known.
     pub(crate) fn take(&self, key: &Key, id: Uuid) -> Option<Found> {
         let mut leases = self.leases.all();
         leases.get(key).filter(|lease| lease.id == id)?;
@@ -70,7 +76,7 @@ impl Held {
         // The release itself wakes the task, which then ends. Ended now, it would ask ZooKeeper to take the
         // watch back.
         lease.follows.detach();
-        lease.found.filter(|found| found.may_be_released(id))
+        lease.found
     }
 
     /// Forgets all.
@@ -115,7 +121,7 @@ async fn follow(leases: Weak<Leases>, place: Place, client: Client, key: Key, id
     }
     while leases.upgrade().is_some_and(|leases| leases.has(&key, id))
         && let Ok((found, written)) = rows::watch(&place, &client, &key).await
-        && found.may_be_released(id)
+        && found.is_of(id)
     {
         let left = found.row.expire_at.since(found.row.now);
         set(Some(found));

@@ -16,6 +16,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 mod url;
+mod way;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,9 +24,16 @@ use std::time::Duration;
 use dblock_core::store::{Capabilities, Outcome, Purged, Request, Store, StoreError, StoreFuture, WakeUp};
 use dblock_core::{Finding, InspectFilter, Key, LockError, LockRow};
 use uuid::Uuid;
+use zookeeper_client::Acl;
+#[cfg(feature = "tls-rustls")]
+use zookeeper_client::TlsOptions;
 
 pub use self::fence::Fence;
 use self::session::Ensemble;
+use self::way::Way;
+
+/// The client that this store uses. Its types are those of [`ZookeeperStore::acls`].
+pub use zookeeper_client;
 
 /// Locks in ZooKeeper. It is made from a URL, and opens no session until it is used. Each manager has a
 /// session of its own; the calls of this type itself share another one with its clones.
@@ -58,8 +66,68 @@ impl ZookeeperStore {
     /// # Errors
     /// [`LockError::Invalid`] for a URL that cannot be read. The message does not repeat the URL.
     pub fn new(url: &str) -> Result<Self, LockError> {
-        let ensemble = Arc::new(Ensemble::new(url::read(url)?));
-        Ok(Self { ensemble })
+        Ok(Self::over(Way::new(url::read(url)?)))
+    }
+
+    fn over(way: Way) -> Self {
+        let ensemble = Arc::new(Ensemble::new(Arc::new(way)));
+        Self { ensemble }
+    }
+
+    /// The store with its way to the ensemble changed.
+    fn with(&self, change: impl FnOnce(Way) -> Way) -> Self {
+        Self::over(change(Way::clone(&self.ensemble.way)))
+    }
+
+    /// How long a session that is asked for lasts. ZooKeeper grants at least two and at most twenty of its ticks. A
+    /// server that is silent for two fifths of what it has granted is taken for gone, and another one is asked.
+    /// Choose a longer session where a commit takes longer than three seconds. Default: 15 seconds.
+    #[must_use]
+    pub fn session_timeout(self, length: Duration) -> Self {
+        self.with(|way| way.with_session(length))
+    }
+
+    /// Who may do what with the nodes that are made from now on. Default: the user of the URL everything, if there is
+    /// one, and else everybody everything. The store itself must be able to read, write, create and delete them.
+    ///
+    /// ```no_run
+    /// use dblock_zookeeper::ZookeeperStore;
+    /// use dblock_zookeeper::zookeeper_client::{Acl, AuthId, Permission};
+    ///
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let creator = Acl::new(Permission::ALL, AuthId::authed());
+    /// let readers = Acl::new(Permission::READ, AuthId::anyone());
+    /// let store = ZookeeperStore::new("zookeeper://user:password@one:2181")?.acls([creator, readers]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn acls(self, acls: impl IntoIterator<Item = Acl>) -> Self {
+        self.with(|way| way.with_acls(acls.into_iter().collect()))
+    }
+
+    /// TLS to all servers, whose ports in the URL are then those of `secureClientPort`. The options say which
+    /// certificates are trusted, and have this client's own, if the servers ask for one. Default: no TLS.
+    ///
+    /// ```no_run
+    /// use dblock_zookeeper::ZookeeperStore;
+    /// use dblock_zookeeper::zookeeper_client::TlsOptions;
+    ///
+    /// # fn example() -> Result<(), Box<dyn std::error::Error>> {
+    /// let read = std::fs::read_to_string;
+    /// let tls = TlsOptions::new()
+    ///     .with_pem_ca(&read("ca.pem")?)?
+    ///     .with_pem_identity(&read("client.pem")?, &read("client.key")?)?;
+    /// let store = ZookeeperStore::new("zookeeper://one:2281,two:2281,three:2281")?.tls(tls);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "tls-rustls")]
+    #[must_use]
+    pub fn tls(self, options: TlsOptions) -> Self {
+        // rustls needs a choice of who encrypts. The program makes it, or else we do: an error says that it is made.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        self.with(|way| way.with_tls(options))
     }
 
     /// The node of a lock's row, and the version that a transaction of yours in the same ZooKeeper must
@@ -67,8 +135,11 @@ impl ZookeeperStore {
     /// is free. `key` is the `full_key` of the guard and `token` its token, after `pin`. The section
     /// "Checking the token in a transaction of yours" above has an example.
     ///
+    /// It uses the session of a manager that was built from this store or a clone of it, so that nothing on the
+    /// caller's runtime keeps a session open.
+    ///
     /// # Errors
-    /// When ZooKeeper cannot be asked, and for a key that [`Key`] refuses.
+    /// When no manager was built from this store, or ZooKeeper cannot be asked; and for a key that [`Key`] refuses.
     ///
     /// # Cancel safety
     /// Reads only.
@@ -83,6 +154,7 @@ impl Store for ZookeeperStore {
         capabilities.concurrency = 3;
         capabilities.wake_ups = true;
         capabilities.purge = true;
+        capabilities.raises_tokens = true;
         capabilities
     }
 
@@ -146,7 +218,7 @@ impl Store for ZookeeperStore {
     }
 
     fn for_manager(&self) -> Option<Arc<dyn Store>> {
-        let ensemble = Arc::new(self.ensemble.again());
+        let ensemble = self.ensemble.for_manager();
         Some(Arc::new(Self { ensemble }))
     }
 

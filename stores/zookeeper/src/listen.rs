@@ -111,7 +111,7 @@ pub(crate) async fn listen(
     ensemble: &Ensemble,
     report: &(dyn Fn(WakeUp) + Send + Sync),
 ) -> Result<Infallible, StoreError> {
-    let client = ensemble.connect().await?;
+    let client = ensemble.way.connect().await?;
     let mut session = client.state_watcher();
     let mut state = session.peek_state();
     let mut asks = ensemble.asks.listen();
@@ -130,7 +130,7 @@ pub(crate) async fn listen(
                 Entry::Vacant(_) => {}
             },
             Some(looked) = looks.next() => {
-                let (key, row, written) = looked.map_err(|error| ensemble.at(error))?;
+                let (key, row, written) = looked.map_err(|error| ensemble.way.at(error))?;
                 let known = watched.entry(key.clone()).or_default();
                 known.wake_up(&key, row).into_iter().for_each(report);
                 // A lease that has just arrived writes the row itself, which ends the watch.
@@ -149,7 +149,9 @@ pub(crate) async fn listen(
         }
     }
     let message = format!("the session that listens for releases is {state}");
-    Err(ensemble.at(StoreError::new(StoreErrorKind::Interrupted, message)))
+    Err(ensemble
+        .way
+        .at(StoreError::new(StoreErrorKind::Interrupted, message)))
 }
 
 /// Reads the row of a key, if it is there. Returns what tells of the next write, too.

@@ -1,18 +1,20 @@
 //! How a row is written: as JSON, so that people can read it with ZooKeeper's own tools.
 //!
-//! A process that releases a row does not know the time: ZooKeeper tells that of a write only when it is
-//! done. So the release is written as the wish to release ([`Columns::ends`]), and everybody who reads the
-//! row carries it out, by the time of that write. All come to the same end: the row is free, or its successor
-//! has it.
+//! A process that writes a row does not know the time: ZooKeeper tells that of a write only when it is done. So a
+//! request whose outcome depends on nothing but the row and that time is written beside the row as it was
+//! ([`Columns::then`]), and everybody who reads the row carries it out, by the time of that write. All come to
+//! the same end. So it costs one write, and no look at the clock.
 
 use dblock_core::store::clock::{Timestamp, length, micros};
-use dblock_core::store::{Action, Outcome, Request, StoreError, StoreErrorKind, Successor, rules};
+use dblock_core::store::{
+    Acquire, Action, Extend, HandedOver, Outcome, Request, StoreError, StoreErrorKind, Successor, rules,
+};
 use dblock_core::{Key, LockRow};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// The format that this version writes. It reads no other.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// The columns of a row, without its key and the clock. Times are in µs since the Unix epoch.
 #[derive(Serialize, Deserialize)]
@@ -29,8 +31,87 @@ struct Columns {
     lease: Uuid,
     owner: Uuid,
     next: Option<Next>,
-    /// The holder releases the row at the time of this write.
-    ends: bool,
+    /// What is carried out at the time of this write.
+    then: Option<Then>,
+}
+
+/// A request, without what means nothing to a row that is free or held by the request's lease.
+#[derive(Serialize, Deserialize)]
+enum Then {
+    Acquire {
+        lease: Uuid,
+        owner: Uuid,
+        holder: String,
+        ttl: i64,
+        spare_tokens: u32,
+    },
+    Extend {
+        count: u32,
+        ttl: i64,
+        handed_over: Option<To>,
+    },
+    Release,
+}
+
+/// The owner after a local hand-over.
+#[derive(Serialize, Deserialize)]
+struct To {
+    owner: Uuid,
+    holder: String,
+    fence_token: i64,
+}
+
+impl Then {
+    /// `None` for a request that this version does not know.
+    fn of(request: &Request) -> Option<Self> {
+        Some(match &request.action {
+            Action::Acquire(ask) => Self::Acquire {
+                lease: request.lease_id,
+                owner: ask.owner,
+                holder: ask.holder.to_string(),
+                ttl: micros(ask.ttl),
+                spare_tokens: ask.spare_tokens,
+            },
+            Action::Extend(ask) => Self::Extend {
+                count: ask.count,
+                ttl: micros(ask.ttl),
+                handed_over: ask.handed_over.as_ref().map(|to| To {
+                    owner: to.owner,
+                    holder: to.holder.to_string(),
+                    fence_token: to.fence_token,
+                }),
+            },
+            Action::Release => Self::Release,
+            _ => return None,
+        })
+    }
+
+    fn request(self, row: &LockRow) -> Request {
+        let (lease, action) = match self {
+            Self::Acquire {
+                lease,
+                owner,
+                holder,
+                ttl,
+                spare_tokens,
+            } => {
+                let mut ask = Acquire::new(owner, length(ttl), holder);
+                ask.spare_tokens = spare_tokens;
+                (lease, Action::Acquire(ask))
+            }
+            Self::Extend {
+                count,
+                ttl,
+                handed_over,
+            } => {
+                let mut ask = Extend::new(count, length(ttl));
+                ask.handed_over = handed_over.map(|to| HandedOver::new(to.owner, to.holder, to.fence_token));
+                (row.lease_id, Action::Extend(ask))
+            }
+            Self::Release => (row.lease_id, Action::Release),
+        };
+        Request::new(row.key.clone(), lease, action)
+    }
 }
 
 /// The successor.
@@ -76,21 +157,20 @@ pub(crate) fn read(
         since: Timestamp::from_micros(next.since),
         until: Timestamp::from_micros(next.until),
     });
-    if columns.ends {
-        end(&mut row)?;
+    if let Some(then) = columns.then {
+        carry_out(&then.request(&row), &mut row)?;
     }
     row.now = now;
     Ok(row)
 }
 
-/// The row after the holder has released it at the time [`LockRow::now`], and the answer to the holder.
-pub(crate) fn end(row: &mut LockRow) -> Result<Outcome, StoreError> {
-    let release = Request::new(row.key.clone(), row.lease_id, Action::Release);
-    rules::carry_out(&release, row).map(|released| released.outcome)
+/// Carries the request out at the time [`LockRow::now`].
+pub(crate) fn carry_out(request: &Request, row: &mut LockRow) -> Result<Outcome, StoreError> {
+    rules::carry_out(request, row).map(|carried_out| carried_out.outcome)
 }
 
-/// The content of the row's node. With `ends` its holder releases it by this write.
-pub(crate) fn written(row: &LockRow, ends: bool) -> Result<Vec<u8>, StoreError> {
+/// The content of the row's node. The request is carried out at the time of this write.
+pub(crate) fn written(row: &LockRow, then: Option<&Request>) -> Result<Vec<u8>, StoreError> {
     let columns = Columns {
         format: FORMAT,
         holder: row.holder.clone(),
@@ -112,7 +192,7 @@ pub(crate) fn written(row: &LockRow, ends: bool) -> Result<Vec<u8>, StoreError> 
             lease: next.lease_id,
             owner: next.owner,
         }),
-        ends,
+        then: then.and_then(Then::of),
     };
     serde_json::to_vec(&columns).map_err(|error| {
         let message = format!("the row of {:?} cannot be written as JSON", row.key);

@@ -18,12 +18,12 @@
 //! 3. the write of the clock. No server that has lost its majority can carry it out, so it also shows that
 //!    the `sync` has asked the leader of its time.
 //!
-//! The holder's own release needs neither the clock nor the `sync` ([`release`]): it is carried out at the
-//! time of its write, and a row that was read out of date is not written. So it may be a row that was read
-//! long before ([`held`](crate::held)).
+//! What the holder asks for, and an acquire of a row that is free, need neither the clock nor the `sync`
+//! ([`put_with`]): they are carried out at the time of their write, and a row that was read out of date is not
+//! written. So it may be a row that was read long before ([`held`](crate::held)).
 
 use dblock_core::store::clock::Timestamp;
-use dblock_core::store::{Outcome, StoreError, StoreErrorKind};
+use dblock_core::store::{Action, Outcome, Request, StoreError, StoreErrorKind};
 use dblock_core::{Key, LockRow};
 use futures_util::future::join_all;
 use uuid::Uuid;
@@ -43,14 +43,28 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Whether [`release`] can release the row for this lease. The answer to the write that replaces an old
-    /// node does not tell its time.
-    pub(crate) fn may_be_released(&self, lease_id: Uuid) -> bool {
+    /// Whether the lease holds the row, or has held it last.
+    pub(crate) fn is_of(&self, lease_id: Uuid) -> bool {
         let holds = self.row.lease_id == lease_id && self.row.reentrant_count > 0;
-        holds && self.version.is_some_and(|version| !is_old(version))
+        holds && !self.version.is_some_and(is_old)
     }
 
-    /// The row and its versions after [`put`] has written it.
+    /// Whether the outcome depends on nothing but the time of the write, so that [`put_with`] can be used. The
+    /// answer to the write that replaces an old node does not tell its time.
+    pub(crate) fn fits(&self, request: &Request) -> bool {
+        match request.action {
+            Action::Acquire(_) => {
+                let row = &self.row;
+                let is_free = row.reentrant_count == 0 && row.lease_id != request.lease_id;
+                // That the tokens are used up must be known before.
+                is_free && row.fence_ceiling < i64::MAX / 2 && !self.version.is_some_and(is_old)
+            }
+            Action::Extend(_) | Action::Release => self.is_of(request.lease_id),
+            _ => false,
+        }
+    }
+
+    /// The row and its versions after it was written.
     pub(crate) fn written(mut self) -> Self {
         let replaced = self.version.is_some_and(is_old);
         self.purges = self.purges.wrapping_add(replaced.into());
@@ -95,14 +109,20 @@ pub(crate) async fn read(
         .collect())
 }
 
-/// Reads the row of `key` as the server knows it that we are connected to, by the time of its write. It may
-/// be out of date.
-pub(crate) async fn glance(place: &Place, client: &Client, key: &Key) -> Result<Found, StoreError> {
+/// Reads the rows of `keys` as the server knows them that we are connected to, each by the time of its write. They
+/// may be out of date.
+pub(crate) async fn glance(
+    place: &Place,
+    client: &Client,
+    keys: &[&Key],
+) -> Result<Vec<Result<Found, StoreError>>, StoreError> {
     // Each request is sent here, too, and `purges` first.
     let purges = client.get_data(&place.purges());
-    let row = client.get_data(&place.row(key));
-    let (purges, row) = futures_util::join!(purges, row);
-    found(row, key, purges.map_err(error::of_look)?.1.version, None)
+    let rows: Vec<_> = keys.iter().map(|key| client.get_data(&place.row(key))).collect();
+    let (purges, rows) = futures_util::join!(purges, join_all(rows));
+    let purges = purges.map_err(error::of_look)?.1.version;
+    let rows = rows.into_iter().zip(keys);
+    Ok(rows.map(|(row, key)| found(row, key, purges, None)).collect())
 }
 
 /// As [`glance`], of a row that is there. Also returns what tells of the next write.
@@ -144,41 +164,57 @@ pub(crate) fn written_at(stat: &Stat) -> Timestamp {
     Timestamp::from_micros(stat.mtime * 1_000)
 }
 
-/// Ends the lease that holds the row at the time of this write, unless somebody has written the row since it
-/// was read. Answers as [`Store::apply`](dblock_core::store::Store::apply) does.
-pub(crate) async fn release(
-    ensemble: &Ensemble,
-    client: &Client,
-    found: Found,
-) -> Result<Outcome, StoreError> {
-    let Found {
-        mut row,
-        version,
-        purges,
-    } = found;
-    let data = row::written(&row, true)?;
-    let commit = || {
-        let mut write = client.new_multi_writer();
-        write.add_check_version(&ensemble.place.purges(), purges)?;
-        write.add_set_data(&ensemble.place.row(&row.key), &data, version)?;
-        Ok::<_, Error>(write.commit())
-    };
-    let written = commit().map_err(error::of_look)?.await;
-    if is_outrun(&written, true) {
-        return Ok(Outcome::Skipped);
-    }
-    let written = written.map_err(|error| error::of_write(error.into()))?;
-    let Some(MultiWriteResult::SetData { stat }) = written.get(1) else {
-        let message = "ZooKeeper left out the answer to a write";
-        return Err(StoreError::new(StoreErrorKind::Interrupted, message));
-    };
-    row.now = written_at(stat);
-    row::end(&mut row)
-}
-
 /// Writes a row over the one that was read with it.
 pub(crate) async fn put(ensemble: &Ensemble, client: &Client, found: &Found) -> Result<Put, StoreError> {
-    let data = row::written(&found.row, false)?;
+    let written = write(ensemble, client, found, &row::written(&found.row, None)?).await?;
+    Ok(if written.is_some() {
+        Put::Written
+    } else {
+        Put::Outrun
+    })
+}
+
+/// Carries out, by one write, a request that the row [fits](Found::fits). Returns the answer, with the row as it is
+/// then. `None`: somebody else has written the row since it was read, and nothing was written.
+pub(crate) async fn put_with(
+    ensemble: &Ensemble,
+    client: &Client,
+    request: &Request,
+    found: Found,
+) -> Result<Option<(Outcome, Found)>, StoreError> {
+    let data = row::written(&found.row, Some(request))?;
+    let Some(written) = write(ensemble, client, &found, &data).await? else {
+        return Ok(None);
+    };
+    let mut found = found.written();
+    found.row.now = match written {
+        Some(stat) => written_at(&stat),
+        None => made_at(ensemble, client, &found).await?,
+    };
+    let outcome = row::carry_out(request, &mut found.row)?;
+    Ok(Some((outcome, found)))
+}
+
+/// When a node was made. Some servers do not tell it with the answer (ZOOKEEPER-4667).
+async fn made_at(ensemble: &Ensemble, client: &Client, found: &Found) -> Result<Timestamp, StoreError> {
+    let stat = client.check_stat(&ensemble.place.row(&found.row.key)).await;
+    match stat.map_err(error::of_write)? {
+        Some(stat) if Some(stat.version) == found.version => Ok(written_at(&stat)),
+        _ => {
+            let message = "the row was written again before it was known when it was made";
+            Err(StoreError::new(StoreErrorKind::Interrupted, message))
+        }
+    }
+}
+
+/// Writes the row's node over the one that was read. `None`: it was written since, or any row was purged, and
+/// nothing was written. Else the node's `Stat`, if it was told.
+async fn write(
+    ensemble: &Ensemble,
+    client: &Client,
+    found: &Found,
+    data: &[u8],
+) -> Result<Option<Option<Stat>>, StoreError> {
     let path = ensemble.place.row(&found.row.key);
     let purges = ensemble.place.purges();
     let rows = ensemble.options(CreateMode::Persistent);
@@ -189,12 +225,12 @@ pub(crate) async fn put(ensemble: &Ensemble, client: &Client, found: &Found) -> 
             _ => write.add_check_version(&purges, found.purges)?,
         }
         match found.version {
-            None => write.add_create(&path, &data, &rows)?,
+            None => write.add_create(&path, data, &rows)?,
             Some(version) if is_old(version) => {
                 write.add_delete(&path, Some(version))?;
-                write.add_create(&path, &data, &rows)?;
+                write.add_create(&path, data, &rows)?;
             }
-            Some(version) => write.add_set_data(&path, &data, Some(version))?,
+            Some(version) => write.add_set_data(&path, data, Some(version))?,
         }
         Ok::<_, Error>(write.commit())
     };
@@ -209,11 +245,14 @@ pub(crate) async fn put(ensemble: &Ensemble, client: &Client, found: &Found) -> 
         written = commit().map_err(error::of_look)?.await;
     }
     if is_outrun(&written, found.version.is_some()) {
-        return Ok(Put::Outrun);
+        return Ok(None);
     }
-    written
-        .map(|_| Put::Written)
-        .map_err(|error| error::of_write(error.into()))
+    let mut results = written.map_err(|error| error::of_write(error.into()))?;
+    Ok(Some(match results.pop() {
+        Some(MultiWriteResult::SetData { stat }) => Some(stat),
+        Some(MultiWriteResult::Create { stat, .. }) if !stat.is_invalid() => Some(stat),
+        _ => None,
+    }))
 }
 
 /// Whether somebody else was faster, with the row or with a purge.

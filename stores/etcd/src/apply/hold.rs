@@ -247,7 +247,7 @@ fn released_to(has_successor: bool) -> Outcome {
 }
 
 async fn look_and_revoke(
-    mut client: Client,
+    client: Client,
     names: &Keys,
     leases: &Leases,
     requests: Vec<(usize, &Request)>,
@@ -256,7 +256,7 @@ async fn look_and_revoke(
         return Vec::new();
     }
     let keys: Vec<_> = requests.iter().map(|(_, request)| &request.key).collect();
-    let seen = match look(&mut client, names, &keys).await {
+    let seen = match look(&client, names, &keys).await {
         Ok(seen) => seen,
         Err(error) => {
             let failed = requests.iter().map(|(place, _)| (*place, Err(error.clone())));
@@ -265,7 +265,12 @@ async fn look_and_revoke(
     };
     let steps = requests.into_iter().zip(seen).map(|((place, request), seen)| {
         let client = client.clone();
-        async move { (place, revoked(client, names, leases, request, seen).await) }
+        async move {
+            (
+                place,
+                Box::pin(revoked(client, names, leases, request, seen)).await,
+            )
+        }
     });
     join_all(steps).await
 }

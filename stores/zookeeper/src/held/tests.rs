@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use dblock_core::Key;
 use dblock_core::store::{
-    Action, Outcome, Released, Request, Store as _, StoreError, StoreErrorKind, WakeUp,
+    Action, Extend, Outcome, Released, Request, Store as _, StoreError, StoreErrorKind, WakeUp,
 };
 use dblock_tests::proxy::{Proxy, Trick};
 
@@ -42,7 +42,7 @@ async fn queued(store: &ZookeeperStore) -> Request {
 }
 
 impl Held {
-    fn known(&self) -> Option<Found> {
+    fn now(&self) -> Option<Found> {
         self.leases.all().get(&key())?.found.clone()
     }
 }
@@ -50,7 +50,7 @@ impl Held {
 /// Waits until the holder has seen that somebody waits.
 async fn has_seen_the_successor(holder: &ZookeeperStore) {
     let held = &holder.ensemble.held;
-    while held.known().is_none_or(|found| found.row.next.is_none()) {
+    while held.now().is_none_or(|found| found.row.next.is_none()) {
         found(&holder.ensemble, &key()).await;
     }
 }
@@ -116,6 +116,56 @@ async fn a_hand_over_is_one_write_of_the_holder_and_one_read_of_the_successor() 
     assert_eq!(*holders.lock().unwrap(), [MULTI]);
     assert_eq!(*waiters.lock().unwrap(), [GET_DATA]);
     listening.abort();
+}
+
+#[tokio::test]
+async fn a_lock_that_nobody_else_wants_costs_one_write_for_each_step() {
+    let Some(place) = Place::new() else { return };
+    let (store, to_store) = behind_a_proxy(&place);
+    let release = granted(&store, acquire(&key())).await;
+    one(&store, &release).await.unwrap();
+
+    let sent = noted(&to_store);
+    let sent = || std::mem::take(&mut *sent.lock().unwrap());
+    let release = granted(&store, acquire(&key())).await;
+    assert_eq!(sent(), [GET_DATA, GET_DATA, MULTI]);
+    let extend = Action::Extend(Extend::new(2, Duration::from_secs(30)));
+    let extended = one(&store, &Request::new(key(), release.lease_id, extend)).await;
+    assert!(matches!(extended, Ok(Outcome::Extended { .. })), "{extended:?}");
+    // The row may be watched by now.
+    assert_eq!(
+        sent()
+            .into_iter()
+            .filter(|sent| *sent != GET_DATA)
+            .collect::<Vec<_>>(),
+        [MULTI]
+    );
+    let row = found(&place.open().ensemble, &key()).await.row;
+    assert_eq!((row.reentrant_count, row.is_held()), (2, true));
+    let released = one(&store, &release).await.unwrap();
+    assert_eq!(released, Outcome::Released(Released::Freed));
+}
+
+/// The lease ends between the look at the row and the write.
+#[tokio::test]
+async fn a_renewal_that_comes_too_late_renews_nothing() {
+    let Some(place) = Place::new() else { return };
+    let store = place.open();
+    let mut short = acquire(&key());
+    if let Action::Acquire(ask) = &mut short.action {
+        ask.ttl = Duration::from_millis(50);
+    }
+    let release = granted(&store, short).await;
+    let known = store.ensemble.held.now().expect("it was just written");
+    while found(&store.ensemble, &key()).await.row.is_held() {}
+    let client = store.ensemble.client().await.unwrap();
+    store.ensemble.held.keep(&store.ensemble.place, &client, known);
+    let extend = Action::Extend(Extend::new(1, Duration::from_secs(30)));
+    let extended = one(&store, &Request::new(key(), release.lease_id, extend))
+        .await
+        .unwrap();
+    assert_eq!(extended, Outcome::Lost);
+    assert!(!found(&store.ensemble, &key()).await.row.is_held());
 }
 
 #[tokio::test]

@@ -1,14 +1,20 @@
 //! One server: what it refuses, restarts, and a transaction of the user's.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{Outcome, Store as _, StoreErrorKind, WakeUp};
-use dblock::{Key, LockError, LockManager, Severity};
+use dblock::store::{Outcome, Store, StoreErrorKind, WakeUp};
+use dblock::{Key, LockError, LockGuard, LockManager, Severity};
+use dblock_servers::slow_disk::SlowDisk;
+use dblock_servers::zookeeper::start_on_slow_disk;
 use dblock_servers::{Kind, Purpose, Server};
+use dblock_sharded::ShardedStore;
 use dblock_tests::proxy::{Proxy, Traffic};
 use dblock_zookeeper::ZookeeperStore;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
-use zookeeper_client::{Acls, Client, CreateMode, CreateOptions, MultiWriteError};
+use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, CreateOptions, MultiWriteError, Permission};
 
 use super::{acquire, again, installed, one, options, queue};
 
@@ -197,9 +203,145 @@ async fn nodes_that_were_deleted_are_made_again() {
     let (store, client) = (store(&server), client(&server).await);
     one(&store, acquire("k")).await.unwrap();
     client.delete("/dblock/clock", None).await.unwrap();
-    let error = one(&store, acquire("a")).await.unwrap_err();
+    // An ask for a lock that somebody holds looks at the clock.
+    let error = one(&store, acquire("k")).await.unwrap_err();
     assert_eq!(error.kind(), StoreErrorKind::Unreachable, "{error}");
-    one(&store, acquire("a")).await.unwrap();
+    let busy = one(&store, acquire("k")).await.unwrap();
+    assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
+}
+
+/// How many connections the server has, that of this question included.
+async fn connections(server: &Server) -> usize {
+    let (_, address) = server.url().split_once("://").unwrap();
+    let mut connection = TcpStream::connect(address).await.unwrap();
+    connection.write_all(b"srvr").await.unwrap();
+    let mut said = String::new();
+    connection.read_to_string(&mut said).await.unwrap();
+    let count = said.lines().find_map(|line| line.strip_prefix("Connections: "));
+    count.unwrap().parse().unwrap()
+}
+
+#[tokio::test]
+async fn a_look_at_the_token_opens_no_session() {
+    let Some(server) = fresh().await else { return };
+    let store = store(&server);
+    let refused = store.fence("k", 1).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Unsupported, "{refused}");
+    let locks = LockManager::builder(store.clone()).build().await.unwrap();
+    let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
+    let before = connections(&server).await;
+    let fence = store.fence(guard.full_key(), guard.fence_token()).await;
+    assert!(fence.unwrap().is_some());
+    assert_eq!(connections(&server).await, before);
+    guard.release().await.unwrap();
+}
+
+/// A server with our nodes, whose commits can be made to take so long.
+async fn with_slow_disk(commit: Duration) -> Option<(Server, SlowDisk)> {
+    if !installed() || !SlowDisk::can_be_made() {
+        return None;
+    }
+    let (server, disk) = start_on_slow_disk(commit).await.unwrap();
+    client(&server).await;
+    one(&store(&server), acquire("another")).await.unwrap();
+    Some((server, disk))
+}
+
+async fn manager(server: &Server) -> LockManager {
+    LockManager::builder(store(server)).build().await.unwrap()
+}
+
+/// Renewed more than once.
+async fn outlives_renewals(guard: &LockGuard) {
+    let lost = timeout(Duration::from_secs(15), guard.lost()).await;
+    assert!(lost.is_err(), "{lost:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_are_taken_and_renewed_while_commits_take_more_than_a_second() {
+    let Some((server, disk)) = with_slow_disk(Duration::from_millis(1_200)).await else {
+        return;
+    };
+    disk.slow_down().unwrap();
+    let locks = manager(&server).await;
+    let options = options().ttl(Duration::from_secs(10));
+    let guard = locks.lock("k").options(&options).acquire().await.unwrap();
+    outlives_renewals(&guard).await;
+    guard.release().await.unwrap();
+}
+
+/// As docs/guarantees.md says of slow commits.
+#[tokio::test(flavor = "multi_thread")]
+async fn locks_are_kept_and_sessions_opened_while_commits_take_nearly_two_seconds() {
+    let Some((server, disk)) = with_slow_disk(Duration::from_millis(1_800)).await else {
+        return;
+    };
+    let locks = manager(&server).await;
+    let options = options().ttl(Duration::from_secs(5));
+    let guard = locks.lock("k").options(&options).acquire().await.unwrap();
+    disk.slow_down().unwrap();
+    outlives_renewals(&guard).await;
+    guard.release().await.unwrap();
+    manager(&server).await;
+}
+
+#[tokio::test]
+async fn a_session_that_left_a_dropped_call_without_an_answer_is_not_used_again() {
+    let Some(server) = fresh().await else { return };
+    let (_, address) = server.url().split_once("://").unwrap();
+    let proxy = Proxy::start(address.parse().unwrap());
+    let store = ZookeeperStore::new(&format!("zookeeper://{}", proxy.address())).unwrap();
+    one(&store, acquire("before")).await.unwrap();
+    proxy.set(Traffic::BlackHole);
+    let hung = timeout(Duration::from_millis(300), one(&store, acquire("a"))).await;
+    assert!(hung.is_err(), "{hung:?}");
+    proxy.set(Traffic::Flows);
+    one(&store, acquire("b")).await.expect("in a new session");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_move_to_another_shard_while_they_are_used() {
+    let Some(server) = fresh().await else { return };
+    let shards = |names: &[&str]| {
+        let shards = names.iter().map(|name| {
+            let store = ZookeeperStore::new(&format!("{}/{name}", server.url())).unwrap();
+            (*name, Arc::new(store) as Arc<dyn Store>)
+        });
+        ShardedStore::new(shards).unwrap()
+    };
+    let moving = shards(&["one"]).moving_to(shards(&["one", "two"])).unwrap();
+    let mut managers = Vec::new();
+    for store in [shards(&["one"]), moving, shards(&["one", "two"])] {
+        managers.push(LockManager::builder(store).build().await.unwrap());
+    }
+    for key in ["a", "b", "c", "d", "e", "f"] {
+        let mut last = 0;
+        for locks in &managers {
+            let guard = locks.lock(key).options(&options()).acquire().await.unwrap();
+            assert!(guard.fence_token() > last, "{key}");
+            last = guard.fence_token();
+            guard.release().await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn nodes_have_the_access_list_of_the_users_choice() {
+    let Some(server) = fresh().await else { return };
+    let (_, host) = server.url().split_once("://").unwrap();
+    let open = |user: &str| ZookeeperStore::new(&format!("zookeeper://{user}{host}/shared")).unwrap();
+    let creator = Acl::new(Permission::ALL, AuthId::authed());
+    let readers = Acl::new(Permission::READ, AuthId::anyone());
+    let owner = open("us:hush@").acls([creator, readers]);
+    one(&owner, acquire("k")).await.unwrap();
+    let client = client(&server).await;
+    let folders = client.list_children("/shared/locks").await.unwrap();
+    let row = format!("/shared/locks/{}/k", folders[0]);
+    client.get_data(&row).await.expect("everybody may read it");
+    let refused = client.set_data(&row, b"", None).await.unwrap_err();
+    assert_eq!(refused, zookeeper_client::Error::NoAuth);
+    let busy = one(&open("us:hush@"), acquire("k")).await.unwrap();
+    assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
 }
 
 /// Writes to a node of the user's in a transaction that checks the lock.

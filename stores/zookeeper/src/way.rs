@@ -1,0 +1,218 @@
+//! The way to the ensemble: how a session is opened, and how our nodes are made.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use dblock_core::store::{StoreError, StoreErrorKind};
+use futures_util::future::{BoxFuture, FutureExt as _, Shared};
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::time::timeout;
+use tokio_util::task::AbortOnDropHandle;
+use uuid::Uuid;
+#[cfg(feature = "tls-rustls")]
+use zookeeper_client::TlsOptions;
+use zookeeper_client::{Acl, Acls, Client, CreateMode, CreateOptions, Error, MultiReadResult};
+
+use crate::error;
+use crate::place::Place;
+use crate::url::Parts;
+
+/// How long ZooKeeper keeps a session whose process is gone. Nothing depends on that. But a server that is silent for
+/// two fifths of the time that it has granted is taken for gone. A ping waits behind the session's own write, and
+/// a write that comes while another one is on its way to the disk waits for two commits.
+const SESSION: Duration = Duration::from_secs(15);
+
+/// A server that has not opened a session after so long is not waited for alone: the next one is asked, too. To
+/// open a session is a commit.
+pub(crate) const HEAD_START: Duration = Duration::from_millis(500);
+
+/// A session that is being opened. It goes on although the call ends for which it was begun.
+pub(crate) type Opening = Shared<BoxFuture<'static, Result<Client, StoreError>>>;
+
+pub(crate) struct Way {
+    pub(crate) place: Place,
+    hosts: Vec<String>,
+    user: Option<String>,
+    acls: Option<Vec<Acl>>,
+    session: Duration,
+    #[cfg(feature = "tls-rustls")]
+    tls: Option<TlsOptions>,
+    /// The place of the server that is asked first.
+    first: AtomicUsize,
+}
+
+impl Clone for Way {
+    fn clone(&self) -> Self {
+        Self {
+            place: self.place.clone(),
+            hosts: self.hosts.clone(),
+            user: self.user.clone(),
+            acls: self.acls.clone(),
+            session: self.session,
+            #[cfg(feature = "tls-rustls")]
+            tls: self.tls.clone(),
+            first: anywhere(),
+        }
+    }
+}
+
+fn anywhere() -> AtomicUsize {
+    let [.., random] = Uuid::new_v4().into_bytes();
+    AtomicUsize::new(random.into())
+}
+
+impl Way {
+    pub(crate) fn new(parts: Parts) -> Self {
+        Self {
+            place: Place::new(parts.root),
+            hosts: parts.hosts.split(',').map(str::to_owned).collect(),
+            user: parts.user,
+            acls: None,
+            session: SESSION,
+            #[cfg(feature = "tls-rustls")]
+            tls: None,
+            first: anywhere(),
+        }
+    }
+
+    pub(crate) fn with_session(mut self, length: Duration) -> Self {
+        self.session = length;
+        self
+    }
+
+    pub(crate) fn with_acls(mut self, acls: Vec<Acl>) -> Self {
+        self.acls = Some(acls);
+        self
+    }
+
+    #[cfg(feature = "tls-rustls")]
+    pub(crate) fn with_tls(mut self, options: TlsOptions) -> Self {
+        self.tls = Some(options);
+        self
+    }
+
+    /// Begins to open a session on this runtime.
+    pub(crate) fn open(self: &Arc<Self>) -> Opening {
+        let way = Arc::clone(self);
+        let task = AbortOnDropHandle::new(tokio::spawn(async move { way.connect().await }));
+        let opened = async move {
+            task.await.unwrap_or_else(|ended| {
+                let message = format!("the session was not opened: {ended}");
+                Err(StoreError::new(StoreErrorKind::Unreachable, message))
+            })
+        };
+        opened.boxed().shared()
+    }
+
+    /// A new session with the first server that opens one, with our nodes made.
+    pub(crate) async fn connect(&self) -> Result<Client, StoreError> {
+        let first = self.first.load(Ordering::Relaxed);
+        let count = self.hosts.len();
+        let mut places = (first..first.wrapping_add(count)).map(|place| place % count);
+        let mut attempts = FuturesUnordered::new();
+        let mut failure = None;
+        let racing = async {
+            loop {
+                match (places.next(), failure.take()) {
+                    (Some(place), _) => attempts.push(self.connect_to(place)),
+                    (None, Some(error)) if attempts.is_empty() => return Err(error),
+                    (None, error) => failure = error,
+                }
+                match timeout(HEAD_START, attempts.next()).await {
+                    Ok(Some(Ok((place, client)))) => {
+                        // If this server fails, another one is asked first.
+                        self.first.store(place + 1, Ordering::Relaxed);
+                        return Ok(client);
+                    }
+                    Ok(Some(Err(error))) if error::is_of_session(&error) => failure = Some(error),
+                    Ok(Some(Err(error))) => return Err(error),
+                    Ok(None) | Err(_) => {}
+                }
+            }
+        };
+        let opened = timeout(self.session, racing).await.unwrap_or_else(|_| {
+            let message = format!(
+                "no ZooKeeper server opened a session within {:?}; are they running, and are the addresses right?",
+                self.session
+            );
+            Err(StoreError::new(StoreErrorKind::Unreachable, message))
+        });
+        opened.map_err(|error| self.at(error))
+    }
+
+    async fn connect_to(&self, place: usize) -> Result<(usize, Client), StoreError> {
+        let connector = Client::connector()
+            .with_session_timeout(self.session)
+            .with_fail_eagerly();
+        let connector = match &self.user {
+            Some(user) => connector.with_auth("digest", user.as_bytes()),
+            None => connector,
+        };
+        let host = &self.hosts[place];
+        #[cfg(feature = "tls-rustls")]
+        let opened = match &self.tls {
+            Some(tls) => connector.with_tls(tls.clone()).secure_connect(host).await,
+            None => connector.connect(host).await,
+        };
+        #[cfg(not(feature = "tls-rustls"))]
+        let opened = connector.connect(host).await;
+        let client = opened.map_err(error::of_look)?;
+        self.make_nodes(&client).await.map_err(error::of_look)?;
+        Ok((place, client))
+    }
+
+    /// Makes the nodes that all locks need. The look comes first, because a write takes longer, and because
+    /// it is one that servers before 3.6 do not know.
+    async fn make_nodes(&self, client: &Client) -> Result<(), Error> {
+        let nodes = [self.place.clock(), self.place.purges()];
+        let mut look = client.new_multi_reader();
+        for node in &nodes {
+            look.add_get_data(node)?;
+        }
+        let options = self.options(CreateMode::Persistent);
+        for (node, found) in nodes.iter().zip(look.commit().await?) {
+            if !matches!(found, MultiReadResult::Data { .. }) {
+                client.mkdir(node, &options).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How nodes are made: for those whom the access list names, else for the user of the URL alone, else for
+    /// everyone.
+    pub(crate) fn options(&self, mode: CreateMode) -> CreateOptions<'_> {
+        mode.with_acls(match (&self.acls, &self.user) {
+            (Some(acls), _) => Acls::new(acls),
+            (None, Some(_)) => Acls::creator_all(),
+            (None, None) => Acls::anyone_all(),
+        })
+    }
+
+    /// The error with the addresses of the ensemble. The client does not say which server it has found.
+    pub(crate) fn at(&self, error: StoreError) -> StoreError {
+        error.with_prefix(&format!("{}: ", self.hosts.join(",")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+    use tokio::net::TcpListener;
+
+    use super::*;
+    use crate::tests::Place;
+    use crate::url;
+
+    #[tokio::test]
+    async fn a_server_that_does_not_answer_is_not_waited_for() {
+        let Some(place) = Place::new() else { return };
+        let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let both = format!("zookeeper://{},", silent.local_addr().unwrap());
+        let way = Way::new(url::read(&place.url.replace("zookeeper://", &both)).unwrap());
+        way.first.store(0, Ordering::Relaxed);
+        let opened = timeout(SESSION * 2 / 5, way.connect()).await;
+        opened.expect("before the silent one is taken for gone").unwrap();
+        assert!(silent.accept().now_or_never().is_some(), "it was asked first");
+    }
+}
