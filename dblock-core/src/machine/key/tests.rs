@@ -14,6 +14,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::*;
+use crate::machine::call::Takes;
 use crate::machine::out::{Refusal, Turn};
 use crate::options::{LockOptions, Wait};
 use crate::store::{Action, Holder, Outcome, Released, Request, StoreError, StoreErrorKind};
