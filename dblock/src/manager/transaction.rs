@@ -201,6 +201,17 @@ enum Tried {
     },
 }
 
+fn begin_anew(key: &Key, message: &str) -> LockError {
+    LockError::store_of(key, StoreError::new(StoreErrorKind::Conflict, message))
+}
+
+fn not_answered(key: &Key) -> LockError {
+    begin_anew(
+        key,
+        "the database has not answered in time: roll the transaction back",
+    )
+}
+
 /// Tells a pool from the others.
 fn pool_id<DB: sqlx::Database>(pool: &Pool<DB>) -> usize {
     std::ptr::from_ref(pool.options()).addr()
@@ -285,7 +296,7 @@ impl LockManager {
         let ends = match in_transaction {
             Some(in_transaction) => Ends::ByLease(in_transaction),
             None if fence::is_kept_at_once(&hold) => {
-                Ends::AtOnce(fence::keep_at_once(&hold, &mut transaction).await?)
+                Ends::AtOnce(self.keep_at_once(&hold, began, &mut transaction).await?)
             }
             None => Ends::AtTheEnd,
         };
@@ -468,7 +479,9 @@ impl LockManager {
         }
         let began = self.begins(options);
         let key = self.key(key)?;
-        let hold = if let Some(hold) = self.enter_again(&key, options, began, tx).await? {
+        let left = began.left(&self.shared.engine).unwrap_or(TAKING);
+        let again = timeout(left.max(TAKING), self.enter_again(&key, options, began, tx)).await;
+        let hold = if let Some(hold) = again.unwrap_or_else(|_| Err(not_answered(&key)))? {
             hold
         } else {
             let source = self.shared.engine.source_to_take(&key);
@@ -491,9 +504,21 @@ impl LockManager {
             hold
         };
         if fence::is_kept_at_once(&hold) {
-            fence::keep_at_once(&hold, tx).await?;
+            self.keep_at_once(&hold, began, tx).await?;
         }
         Ok(hold)
+    }
+
+    /// As [`fence::keep_at_once`], in bounded time: the connection may be dead, and nobody have noticed.
+    async fn keep_at_once(
+        &self,
+        hold: &Hold,
+        began: Began,
+        tx: &mut dyn FenceConnection,
+    ) -> Result<Option<TransactionId>, LockError> {
+        let left = began.left(&self.shared.engine).unwrap_or(TAKING);
+        let kept = timeout(left.max(TAKING), fence::keep_at_once(hold, tx)).await;
+        kept.unwrap_or_else(|_| Err(not_answered(hold.lease().key())))
     }
 
     /// Takes the key in a transaction of the caller's; where that takes nothing, waits for a lease. Returns whether
@@ -505,8 +530,7 @@ impl LockManager {
         began: Began,
         tx: &mut dyn FenceConnection,
     ) -> Result<(Hold, bool), LockError> {
-        let begin_anew =
-            |message| LockError::store_of(key, StoreError::new(StoreErrorKind::Conflict, message));
+        let begin_anew = |message| begin_anew(key, message);
         let Some(source) = self.shared.engine.source_to_take(key) else {
             return Ok((turn.for_lease(Duration::ZERO).await?, false));
         };
@@ -515,11 +539,7 @@ impl LockManager {
             self.take_in(key, source, &turn, false, tx),
         )
         .await;
-        match taken.unwrap_or_else(|_| {
-            Err(begin_anew(
-                "the database has not answered in time: roll the transaction back",
-            ))
-        }) {
+        match taken.unwrap_or_else(|_| Err(not_answered(key))) {
             Ok(Tried::Took { fence_token, .. }) => match turn.taken(fence_token) {
                 Ok(hold) => Ok((hold, true)),
                 Err(_) => Err(begin_anew(
