@@ -43,8 +43,9 @@ pub(crate) async fn verify<'l>(
     for lease in kept {
         same_transaction(lease, engine, transaction).await?;
     }
-    let (checked_last, leases): (Vec<_>, Vec<_>) =
-        leases.into_iter().partition(|lease| lease.is_in_transaction());
+    let (checked_last, leases): (Vec<_>, Vec<_>) = leases
+        .into_iter()
+        .partition(|lease| lease.transaction_mark() != 0);
     for lease in checked_last {
         marked_transaction(lease, engine, transaction).await?;
     }

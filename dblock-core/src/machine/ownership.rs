@@ -11,7 +11,7 @@ use super::end::{End, Ends};
 use super::env::Time;
 use crate::error::LostReason;
 use crate::key::Key;
-use crate::sync::AtomicBool;
+use crate::sync::{AtomicBool, AtomicU64};
 
 /// One owner's share of a lease. After a local hand-over the same lease has a new ownership, with a larger
 /// token.
@@ -33,9 +33,9 @@ pub struct Ownership {
     revoked: AtomicBool,
     /// One of the owner's calls runs the key's `run_once` body. The core stores this flag and never reads it.
     pub in_run: AtomicBool,
-    /// A transaction of one of the owner's calls ends with a check of the lease. The core stores this flag and never
-    /// reads it.
-    pub in_transaction: AtomicBool,
+    /// The mark of a transaction of the owner's that ends with a check of the lease; 0 without one. The core stores it
+    /// and never reads it.
+    pub in_transaction: AtomicU64,
 }
 
 impl Ownership {
@@ -61,7 +61,7 @@ impl Ownership {
             end: End::at(max_hold_until.map_or(deadline, |end| end.min(deadline))),
             revoked: AtomicBool::new(false),
             in_run: AtomicBool::new(false),
-            in_transaction: AtomicBool::new(false),
+            in_transaction: AtomicU64::new(0),
             call,
         }
     }

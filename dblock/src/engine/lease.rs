@@ -223,18 +223,18 @@ impl Lease {
     /// The lock ends with a transaction of the owner's, which keeps the row locked, or ends with a check of the lease.
     #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) fn ends_with_transaction(&self) -> bool {
-        self.is_in_transaction() || self.is_kept_in_transaction()
+        self.transaction_mark() != 0 || self.is_kept_in_transaction()
     }
 
-    /// A transaction of the owner's ends with a check of the lease.
+    /// The mark of a transaction of the owner's that ends with a check of the lease; 0 without one.
     #[cfg(any(feature = "sql", feature = "run_once"))]
-    pub(crate) fn is_in_transaction(&self) -> bool {
+    pub(crate) fn transaction_mark(&self) -> u64 {
         self.ownership.in_transaction.load(Ordering::Acquire)
     }
 
     #[cfg(feature = "sql")]
-    pub(crate) fn set_in_transaction(&self, is_in: bool) {
-        self.ownership.in_transaction.store(is_in, Ordering::Release);
+    pub(crate) fn set_transaction_mark(&self, mark: u64) {
+        self.ownership.in_transaction.store(mark, Ordering::Release);
     }
 
     /// A fence check, or a record of a later lease, has shown that the lease is gone.

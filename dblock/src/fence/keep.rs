@@ -1,6 +1,9 @@
 //! Locks that end with a transaction: the release is written into it, and is still there right before its
 //! commit.
 
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use sqlx::Transaction;
 
 use super::{answers_for, check_of, dialect_of, failed, prepare, refused, verify};
@@ -51,19 +54,41 @@ pub(crate) enum Ends {
 /// A lease whose transaction ends with a check of it. Meanwhile it is shared with no other task, and in no other
 /// transaction.
 #[derive(Debug)]
-pub(crate) struct InTransaction(Lease);
+pub(crate) struct InTransaction {
+    lease: Lease,
+    mark: u64,
+}
+
+/// The marks of such transactions of this process that are open. They are as small as they can be, because each is
+/// a statement of its own in the statistics of the server.
+static MARKS: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+fn marks() -> MutexGuard<'static, BTreeSet<u64>> {
+    MARKS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 impl InTransaction {
+    fn new(lease: Lease) -> Self {
+        let mut marks = marks();
+        let mut mark = 1;
+        while !marks.insert(mark) {
+            mark += 1;
+        }
+        lease.set_transaction_mark(mark);
+        Self { lease, mark }
+    }
+
     /// The statement that begins the transaction.
     pub(crate) fn begins(&self, engine: &EngineHandle) -> Option<String> {
-        let source = engine.fence_source(self.0.key())?;
-        Some(source.dialect.by_lease(source, self.0.id())?.begins)
+        let source = engine.fence_source(self.lease.key())?;
+        Some(source.dialect.by_lease(source)?.begins(self.mark))
     }
 }
 
 impl Drop for InTransaction {
     fn drop(&mut self) {
-        self.0.set_in_transaction(false);
+        self.lease.set_transaction_mark(0);
+        marks().remove(&self.mark);
     }
 }
 
@@ -73,15 +98,12 @@ pub(crate) fn by_lease(hold: &Hold, options: &LockOptions, pool: PoolId) -> Opti
     let lease = hold.lease();
     let source = hold.engine().fence_source(lease.key())?;
     let may = source.pools.may_check_last(pool)
-        && source.dialect.by_lease(source, lease.id()).is_some()
+        && source.dialect.by_lease(source).is_some()
         && options.renew
         && lease.hold_count() == 1
         && lease.lost_reason().is_none()
         && !lease.is_kept_in_transaction();
-    may.then(|| {
-        lease.set_in_transaction(true);
-        InTransaction(lease.clone())
-    })
+    may.then(|| InTransaction::new(lease.clone()))
 }
 
 /// Writes the end of locks of one engine into the transaction, which keeps the keys from here on. After a
@@ -245,17 +267,17 @@ where
     }
     let check = check_of(lease, hold.engine())?;
     let (source, dialect) = (check.source, check.source.dialect);
-    let Some(by_lease) = dialect.by_lease(source, lease.id()) else {
+    let Some(by_lease) = dialect.by_lease(source) else {
         return Err(refused(lease, hold.engine()).await);
     };
     let [key, lease_id, _] = check.values();
-    let mark = source.query(&mut transaction, &by_lease.check, [key, lease_id.clone()]);
+    let mark = source.query(&mut transaction, &by_lease.check, [key, lease_id]);
     let mark = mark
         .await
         .map_err(|error| failed(lease, of_check(error, source, pool)))?;
     match mark.first() {
         None => Err(refused(lease, hold.engine()).await),
-        Some(mark) if *mark != lease_id => Err(failed(lease, over())),
+        Some(mark) if *mark != lease.transaction_mark().to_string() => Err(failed(lease, over())),
         Some(_) => {
             let committed = fence::commit_checked(dialect, transaction).await;
             committed.map_err(|error| failed(lease, error))

@@ -45,7 +45,7 @@ pub(super) async fn marked_transaction(
 ) -> Result<(), LockError> {
     let source = check_of(lease, engine)?.source;
     let by_lease = source.dialect_in(transaction);
-    let by_lease = by_lease.map(|dialect| dialect.by_lease(source, lease.id()));
+    let by_lease = by_lease.map(|dialect| dialect.by_lease(source));
     let Some(by_lease) = by_lease.map_err(|error| failed(lease, error))? else {
         return Err(failed(lease, ends_with_another()));
     };
@@ -53,7 +53,7 @@ pub(super) async fn marked_transaction(
     let mark = mark.map_err(|error| failed(lease, error))?;
     if mark
         .first()
-        .is_some_and(|mark| *mark == lease.id().simple().to_string())
+        .is_some_and(|mark| *mark == lease.transaction_mark().to_string())
     {
         return lease.check();
     }

@@ -22,7 +22,6 @@ use crate::store::{StoreError, StoreErrorKind};
 use crate::transaction::{LockedTransaction, begin_with};
 use dblock_core::Wait;
 use dblock_core::machine::call::Takes;
-use uuid::Uuid;
 
 /// How long a call keeps the key while it waits for a connection.
 const BEGINNING: Duration = Duration::from_secs(1);
@@ -41,8 +40,8 @@ impl LockBuilder<'_> {
     /// commit and never before, and nothing is committed when the lock was lost.
     ///
     /// On PostgreSQL, MySQL and MariaDB the transaction itself takes a free key, in one round trip and without a
-    /// lease: for however long it is open, no ttl runs. Elsewhere, where the key is not free, where all connections of
-    /// the pool are in use, and on MySQL and MariaDB where the key is new, the lock is acquired first, which costs a
+    /// lease: for however long it is open, no ttl runs. Elsewhere, where the key is not free, where the
+    /// pool has no connection within 50 ms, and on MySQL and MariaDB where the key is new, the lock is acquired first, which costs a
     /// commit, and calls that wait for each other in one process hand it over. It then is a lease as any other, which is
     /// renewed while the body runs and checked right before the commit; or the transaction writes its release before
     /// the body, and keeps the key from there on.
@@ -233,7 +232,7 @@ impl LockManager {
         self.check(options)?;
         let opens = async {
             loop {
-                let takes = self.takes(key, pool);
+                let takes = self.takes(key);
                 let hold = match self.enter_or_turn(key, options, began, takes).await? {
                     Entered::Hold(hold) => hold,
                     Entered::Turn(turn) => match self.take(key, turn, began, pool).await? {
@@ -251,17 +250,12 @@ impl LockManager {
         recorded(&span, opened, |opened| opened.hold.lease())
     }
 
-    /// Whether a transaction of this pool takes the key itself. Where callers can share a lease, whoever waits for the pool
-    /// acquires it meanwhile, together with the others that wait.
-    fn takes<DB: sqlx::Database>(&self, key: &Key, pool: &Pool<DB>) -> Takes {
-        let Some(source) = self.shared.engine.source_to_take(key) else {
-            return Takes::No;
-        };
-        let has_room = pool.num_idle() > 0 || pool.size() < pool.options().get_max_connections();
-        match (source.dialect.by_lease(source, Uuid::nil()).is_some(), has_room) {
-            (false, _) => Takes::First,
-            (true, true) => Takes::Alone,
-            (true, false) => Takes::No,
+    /// Whether a transaction of our own takes the key itself.
+    fn takes(&self, key: &Key) -> Takes {
+        match self.shared.engine.source_to_take(key) {
+            None => Takes::No,
+            Some(source) if source.dialect.by_lease(source).is_some() => Takes::Alone,
+            Some(_) => Takes::First,
         }
     }
 

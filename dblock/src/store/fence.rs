@@ -218,9 +218,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         None
     }
 
-    /// How a transaction ends with a check of this lease of `source`, if it can.
-    fn by_lease(&self, source: &FenceSource, lease_id: Uuid) -> Option<ByLease> {
-        let _ = (source, lease_id);
+    /// How a transaction ends with a check of a lease of `source`, if it can.
+    fn by_lease(&self, source: &FenceSource) -> Option<ByLease> {
+        let _ = source;
         None
     }
 
@@ -231,15 +231,21 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
     }
 }
 
-/// The statements of a transaction that ends with a check of a lease. Its mark is the lease's id, and ends with it.
+/// The statements of a transaction that ends with a check of a lease. It is marked with a number, until its end.
 #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
 pub(crate) struct ByLease {
-    /// Begins the transaction, and marks it.
-    pub(crate) begins: String,
+    /// The statement that begins the transaction, up to the mark.
+    pub(crate) begin: &'static str,
     /// Returns the mark of the transaction, or an empty text.
     pub(crate) mark: &'static str,
     /// `$1` key, `$2` lease. If the row names the lease, it returns the mark, and has the row locked.
     pub(crate) check: String,
+}
+
+impl ByLease {
+    pub(crate) fn begins(&self, mark: u64) -> String {
+        format!("{}{mark}", self.begin)
+    }
 }
 
 /// What tells a transaction from those that come after it on its connection, for [`Dialect::commit`]: empty where

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use uuid::Uuid;
-
 use super::{error, sql};
 use crate::store::fence::{
     ByLease, Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease, Take,
@@ -137,9 +135,9 @@ impl Dialect for Postgres {
         Some(sql::commit(id.map(String::as_str)))
     }
 
-    fn by_lease(&self, source: &FenceSource, lease_id: Uuid) -> Option<ByLease> {
+    fn by_lease(&self, source: &FenceSource) -> Option<ByLease> {
         Some(ByLease {
-            begins: format!("BEGIN; SET LOCAL dblock.lease = '{}'", lease_id.simple()),
+            begin: sql::BEGIN_MARKED,
             mark: sql::MARK,
             check: sql::check_lease(&source.table, source.idle_limit),
         })

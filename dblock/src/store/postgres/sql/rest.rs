@@ -165,6 +165,9 @@ SELECT '{NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM timed) AND {snapshot}
     parts.collect::<Vec<_>>().join("\nUNION ALL\n")
 }
 
+/// Begins a transaction with the mark that follows.
+pub(in super::super) const BEGIN_MARKED: &str = "BEGIN; SET LOCAL dblock.lease = ";
+
 /// The mark of a transaction: empty without one, and after its end.
 pub(in super::super) const MARK: &str =
     "SELECT coalesce(pg_catalog.current_setting('dblock.lease', true), '')";
