@@ -458,6 +458,11 @@ impl<A, C> Machine<A, C> {
         self.look_at
     }
 
+    /// Callers wait for the key.
+    pub fn has_callers(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
     /// Callers wait for a key that another process holds, or a transaction of this one.
     pub fn wants_wake_ups(&self) -> bool {
         let waits = match &self.held {

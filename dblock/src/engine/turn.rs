@@ -74,6 +74,15 @@ impl TurnToTake {
         &self.call
     }
 
+    /// Another caller of this process waits for the key.
+    pub(crate) fn others_wait(&self) -> bool {
+        let waits = self
+            .engine
+            .shared
+            .step(&self.cell, |machine, _| machine.has_callers());
+        waits.unwrap_or_default()
+    }
+
     fn end(&self) {
         let number = self.turn.number;
         self.engine

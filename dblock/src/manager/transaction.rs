@@ -1,5 +1,6 @@
 //! Locks that end with a transaction.
 
+use std::pin::pin;
 use std::slice::from_ref;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -26,7 +27,8 @@ use dblock_core::machine::call::Takes;
 /// How long a call keeps the key while it waits for a connection.
 const BEGINNING: Duration = Duration::from_secs(1);
 
-/// How long a caller waits for a connection to take the key with. Then it waits for a lease.
+/// How long a caller keeps others of its process waiting while it waits for a connection to take the key with. Then it
+/// waits for a lease.
 const CONNECTING: Duration = Duration::from_millis(50);
 
 /// How long a take may last.
@@ -323,8 +325,15 @@ impl LockManager {
             return turn.for_lease(Duration::ZERO).await.map(Err);
         };
         let begins = async {
-            let begins = begin_with(pool, source.dialect.begins_with().map(str::to_owned));
-            timeout(CONNECTING, begins).await.map_err(|_| None)?.map_err(Some)
+            let mut begins = pin!(begin_with(pool, source.dialect.begins_with().map(str::to_owned)));
+            let mut left = self.time_to_take(began);
+            loop {
+                match timeout(CONNECTING, &mut begins).await {
+                    Ok(opened) => break opened.map_err(Some),
+                    Err(_) if turn.others_wait() || left <= CONNECTING => break Err(None),
+                    Err(_) => left -= CONNECTING,
+                }
+            }
         };
         let makes_row = async {
             if source.new_keys.load(Ordering::Relaxed) {

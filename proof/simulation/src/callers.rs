@@ -56,9 +56,10 @@ impl World {
         options.hold_min = some(has, self.tape.pick_if(has, &[100, 1500, 8000]));
         let takes = run.is_none() && !has && self.tape.chance(callers.takes);
         let takes = takes && (process == 0 || self.plan.others != Some(Others::Wait));
-        let takes = match takes {
-            true => self.tape.pick(&[Takes::Alone, Takes::First]),
-            false => Takes::No,
+        let takes = if takes {
+            self.tape.pick(&[Takes::Alone, Takes::First])
+        } else {
+            Takes::No
         };
         let call = Call {
             deadline: timeout.map(|timeout| now + timeout),
