@@ -507,6 +507,9 @@ async fn a_replica_takes_the_place_of_a_server_that_hangs() {
         }
     };
     one(&store, &key).await.unwrap();
+    // It waits for what its own connection has written, and for all that was written before.
+    let after = format!("SET {}:after 1", store.row_key(&key));
+    said::<String>(&mut servers[0].1, &after).await;
     assert_eq!(said::<u16>(&mut servers[0].1, "WAIT 1 5000").await, 1);
     cluster.pause().unwrap();
     let taken_over = async |store: &RedisStore| loop {
