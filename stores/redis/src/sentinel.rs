@@ -54,12 +54,15 @@ struct Seen {
     asked: Option<Instant>,
     /// They did not answer when they were last asked.
     silent: bool,
+    /// The epoch of the latest fail-over that they have told of.
+    epoch: Option<u64>,
 }
 
 /// The answers of a Sentinel: all about the primary, and where it is.
 type Told = (RedisResult<Value>, RedisResult<Option<(String, u16)>>);
 
 /// An address, and how many Sentinels name it.
+#[derive(Debug, PartialEq, Eq)]
 struct Vote {
     named: String,
     by: usize,
@@ -70,6 +73,17 @@ struct Vote {
 impl Seen {
     fn is_fresh(&self) -> bool {
         self.asked.is_some_and(|asked| asked.elapsed() < FRESH)
+    }
+
+    /// Leaves out the addresses from before a fail-over that is known. A Sentinel that tells no epoch is believed.
+    fn keep_newest(&mut self, votes: &mut Vec<Vote>) {
+        self.epoch = votes
+            .iter()
+            .map(|vote| vote.epoch)
+            .max()
+            .max(Some(self.epoch))
+            .flatten();
+        votes.retain(|vote| vote.epoch.is_none() || vote.epoch == self.epoch);
     }
 }
 
@@ -159,7 +173,11 @@ impl Sentinels {
             if vote.by * 2 > self.addresses.len() {
                 // The others may still connect, and are then asked on these connections.
                 asked.detach_all();
-                return Ok(vec![votes.swap_remove(place).named]);
+                let Vote { named, epoch, .. } = votes.swap_remove(place);
+                let mut seen = self.seen();
+                // A majority may begin anew, with a smaller one.
+                seen.epoch = epoch.or(seen.epoch);
+                return Ok(vec![named]);
             }
         }
         if votes.is_empty() {
@@ -170,10 +188,12 @@ impl Sentinels {
             );
             return Err(StoreError::new(failed.kind(), message).with_source(failed));
         }
-        // A primary from before a fail-over of which another Sentinel knows is left out. A Sentinel that
-        // tells no epoch is believed.
-        let newest = votes.iter().filter_map(|vote| vote.epoch).max();
-        votes.retain(|vote| vote.epoch.is_none() || vote.epoch == newest);
+        self.seen().keep_newest(&mut votes);
+        if votes.is_empty() {
+            let message =
+                "the Sentinels that answer do not know of the last fail-over, and are fewer than half";
+            return Err(StoreError::new(StoreErrorKind::Unreachable, message));
+        }
         votes.sort_by_key(|vote| Reverse(vote.by));
         Ok(votes.into_iter().map(|vote| vote.named).collect())
     }
@@ -315,7 +335,31 @@ impl std::fmt::Debug for Sentinels {
 mod tests {
     use dblock_servers::{Kind, Purpose, RedisSentinel, is_installed};
 
+    use super::{Seen, Vote};
     use crate::url::{Place, read};
+
+    fn vote(named: &str, epoch: impl Into<Option<u64>>) -> Vote {
+        Vote {
+            named: named.to_owned(),
+            by: 1,
+            epoch: epoch.into(),
+        }
+    }
+
+    /// Also when those that knew of it are silent now.
+    #[test]
+    fn the_primary_from_before_a_known_fail_over_is_left_out() {
+        let mut seen = Seen::default();
+        let mut votes = vec![vote("old", 1), vote("new", 2), vote("untold", None)];
+        seen.keep_newest(&mut votes);
+        assert_eq!(votes, [vote("new", 2), vote("untold", None)]);
+        let mut votes = vec![vote("old", 1)];
+        seen.keep_newest(&mut votes);
+        assert_eq!(votes, []);
+        let mut votes = vec![vote("newer", 3)];
+        seen.keep_newest(&mut votes);
+        assert_eq!(votes, [vote("newer", 3)]);
+    }
 
     #[tokio::test]
     async fn a_sentinel_is_asked_on_a_connection_that_stays_open() {
