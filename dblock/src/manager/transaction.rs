@@ -443,13 +443,20 @@ impl LockManager {
         let failed = |error| LockError::store_of(key, error);
         let mut known = source.identity.is(&identity);
         // The server may have been restarted. Where the identity is a session of the store's, that may have ended, and
-        // so may the next one.
-        let mut reads = 0..2;
+        // so may the next one: only of one that was read twice it is certain.
+        let (mut reads, mut former) = (0..5, None);
         while known != Some(true) && reads.next().is_some() {
             fence::committed_row(&self.shared.engine, key, STORE_TIMEOUT).await?;
             let anew = source.dialect.identity(transaction, source, identity);
             identity = anew.await.map_err(failed)?;
             known = source.identity.is(&identity);
+            let read = source.identity.known();
+            if known == Some(false) && former == read {
+                break;
+            }
+            // Not certain yet.
+            known = known.filter(|is| *is);
+            former = read;
         }
         let (kind, message) = match known {
             // Behind a pooler that was found just now nobody knows which server the store's own sessions are on.

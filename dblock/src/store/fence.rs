@@ -297,7 +297,6 @@ impl Identity {
     }
 
     /// As it was read last.
-    #[cfg(feature = "mysql")]
     pub(crate) fn known(&self) -> Option<String> {
         self.lock().1.clone()
     }
