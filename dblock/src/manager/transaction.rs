@@ -25,7 +25,7 @@ use dblock_core::Wait;
 use dblock_core::machine::call::Takes;
 
 /// How long a call keeps the key while it waits for a connection.
-const BEGINNING: Duration = Duration::from_secs(1);
+const BEGINNING: Duration = Duration::from_secs(5);
 
 /// How long a caller keeps others of its process waiting while it waits for a connection to take the key with. Then it
 /// waits for a lease.
@@ -49,7 +49,7 @@ impl LockBuilder<'_> {
     /// the body, and keeps the key from there on.
     ///
     /// While the call waits for the lock it keeps no connection of the pool. Then the transaction begins within
-    /// what is left of `wait`, or within a second if that is more: a pool without a free connection must not
+    /// what is left of `wait`, or within five seconds if that is more, and gives the key to others after each five: a pool without a free connection must not
     /// keep the key. When the body returns
     /// an error or panics, or the future is dropped, the transaction is rolled back and the lock is released.
     /// A nested call with the same key re-enters. It must have ended before the body has: a guard that outlives
@@ -262,7 +262,7 @@ impl LockManager {
     }
 
     /// Begins a transaction under a lock that was acquired before. A call that waits for the pool keeps the key
-    /// meanwhile, but not for longer than a second: `None` when it has to acquire the lock again.
+    /// meanwhile, but not for longer than five seconds: `None` when it has to acquire the lock again.
     async fn open_under<DB>(
         &self,
         hold: Hold,

@@ -195,7 +195,7 @@ async fn another_schema_is_refused(backend: Backend) {
         .unwrap();
 }
 
-/// It keeps the key for a second at most.
+/// It keeps the key for five seconds at most.
 async fn a_full_pool_does_not_stop_others(backend: Backend) {
     let locks = backend.manager().await;
     is_free(&locks).await;
