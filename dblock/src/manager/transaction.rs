@@ -49,7 +49,7 @@ impl LockBuilder<'_> {
     /// the body, and keeps the key from there on.
     ///
     /// While the call waits for the lock it keeps no connection of the pool. Then the transaction begins within
-    /// what is left of `wait`, or within five seconds if that is more, and gives the key to others after each five: a pool without a free connection must not
+    /// what is left of `wait`, or within a second if that is more, and gives the key to others after each five: a pool without a free connection must not
     /// keep the key. When the body returns
     /// an error or panics, or the future is dropped, the transaction is rolled back and the lock is released.
     /// A nested call with the same key re-enters. It must have ended before the body has: a guard that outlives
@@ -280,7 +280,9 @@ impl LockManager {
             Some(in_transaction) => in_transaction.begins(engine),
             None => fence::begins_with(&hold).map(str::to_owned),
         };
-        let opened = engine.within(Some(BEGINNING), begin_with(pool, begins)).await;
+        let left = began.left(engine).unwrap_or(BEGINNING);
+        let limit = left.clamp(Duration::from_secs(1), BEGINNING);
+        let opened = engine.within(Some(limit), begin_with(pool, begins)).await;
         if opened.is_none() && began.left(engine).is_none_or(|left| !left.is_zero()) {
             drop(in_transaction);
             body::leave(vec![hold], true).await;
