@@ -68,4 +68,12 @@ impl SlowDisk {
     pub fn slow_down(&self) -> anyhow::Result<()> {
         self.account.write(&self.folder.join("slow"), "")
     }
+
+    /// From now on each commit takes as long as it does.
+    ///
+    /// # Errors
+    /// The server's files are gone.
+    pub fn speed_up(&self) -> anyhow::Result<()> {
+        Ok(std::fs::remove_file(self.folder.join("slow"))?)
+    }
 }
