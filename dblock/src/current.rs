@@ -164,6 +164,9 @@ impl CurrentLock {
     /// pool changes `search_path`. On SQLite this makes the transaction a write transaction, which keeps
     /// every other writer out of the file: keep it short, and never acquire a lock inside it.
     ///
+    /// **In the body of [`transaction`](crate::LockBuilder::transaction)** the row may stay unlocked: the call itself
+    /// locks it before it commits, and commits nothing when the lease is gone.
+    ///
     /// **Savepoints.** Check outside of them: a rollback to a savepoint that was set before the check may let
     /// others take the key while the transaction goes on. PostgreSQL then drops the row's lock. MySQL and
     /// MariaDB do so when nothing was read or written before the savepoint. SQLite keeps others out until the

@@ -19,7 +19,8 @@ use futures_util::future::try_join_all;
 #[cfg(feature = "run_once")]
 pub(crate) use self::keep::complete;
 pub(crate) use self::keep::{
-    Ends, begins_with, by_lease, check_options, commit, commit_by_lease, is_kept_at_once, keep, keep_at_once,
+    Ends, Mark, STATEMENT_TIMEOUT, begin_anew, begins_with, by_lease, check_options, commit, commit_by_lease,
+    is_kept_at_once, keep, keep_at_once, not_answered,
 };
 pub(crate) use self::which_transaction::committed_row;
 pub(crate) use self::which_transaction::is_kept_by;

@@ -8,6 +8,10 @@ mod lock;
 #[cfg(feature = "run_once")]
 mod new_keys;
 #[cfg(feature = "sql")]
+mod take;
+#[cfg(feature = "sql")]
+mod their_transaction;
+#[cfg(feature = "sql")]
 mod transaction;
 
 use std::fmt;

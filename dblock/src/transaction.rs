@@ -3,11 +3,15 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::ops::{Deref, DerefMut};
-use std::pin::Pin;
+use std::sync::Arc;
 
-use sqlx::{AssertSqlSafe, Database, Pool, Transaction};
+use futures_util::future::BoxFuture;
+use sqlx::pool::PoolConnection;
+use sqlx::{AssertSqlSafe, Database, Pool, SqlSafeStr as _, Transaction};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
+
+use crate::fence::Mark;
 
 /// Begins a transaction, as `pool.begin()` does, but its future can be dropped at any point.
 ///
@@ -32,23 +36,17 @@ use tokio::sync::oneshot;
 /// # }
 /// ```
 pub async fn begin<DB: Database>(pool: &Pool<DB>) -> Result<Transaction<'static, DB>, sqlx::Error> {
-    begin_with(pool, None).await
+    begin_on(pool.acquire().await?, None).await
 }
 
 /// As [`begin`], by another statement than that of the driver.
-pub(crate) async fn begin_with<DB: Database>(
-    pool: &Pool<DB>,
+pub(crate) async fn begin_on<DB: Database>(
+    connection: PoolConnection<DB>,
     statement: Option<String>,
 ) -> Result<Transaction<'static, DB>, sqlx::Error> {
-    let pool = pool.clone();
-    let future = async move {
-        match statement {
-            Some(statement) => pool.begin_with(AssertSqlSafe(statement)).await,
-            None => pool.begin().await,
-        }
-    };
+    let statement = statement.map(|statement| AssertSqlSafe(statement).into_sql_str());
     let mut begins = Begins {
-        future: Some(Box::pin(future)),
+        future: Some(Transaction::begin(connection, statement)),
     };
     let begun = poll_fn(|context| match &mut begins.future {
         Some(future) => future.as_mut().poll(context),
@@ -62,10 +60,8 @@ pub(crate) async fn begin_with<DB: Database>(
 /// A transaction that is about to begin. If this is dropped first, a task waits until it has begun, and rolls it
 /// back.
 struct Begins<DB: Database> {
-    future: Option<Begin<DB>>,
+    future: Option<BoxFuture<'static, Result<Transaction<'static, DB>, sqlx::Error>>>,
 }
-
-type Begin<DB> = Pin<Box<dyn Future<Output = Result<Transaction<'static, DB>, sqlx::Error>> + Send>>;
 
 impl<DB: Database> Drop for Begins<DB> {
     fn drop(&mut self) {
@@ -86,6 +82,8 @@ impl<DB: Database> Drop for Begins<DB> {
 pub struct LockedTransaction<DB: Database> {
     /// `None` once it was given back.
     parts: Option<Parts<DB>>,
+    /// No other transaction has its mark while this one is lent.
+    _mark: Option<Arc<Mark>>,
 }
 
 type Parts<DB> = (
@@ -96,10 +94,14 @@ type Parts<DB> = (
 impl<DB: Database> LockedTransaction<DB> {
     pub(crate) fn new(
         transaction: Transaction<'static, DB>,
+        mark: Option<Arc<Mark>>,
     ) -> (Self, oneshot::Receiver<Transaction<'static, DB>>) {
         let (give_back, back) = oneshot::channel();
-        let parts = Some((transaction, give_back));
-        (Self { parts }, back)
+        let lent = Self {
+            parts: Some((transaction, give_back)),
+            _mark: mark,
+        };
+        (lent, back)
     }
 }
 

@@ -2,11 +2,14 @@
 //! commit.
 
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use sqlx::Transaction;
+use tokio::time::timeout;
 
 use super::{answers_for, check_of, dialect_of, failed, prepare, refused, verify};
+use crate::Key;
 use crate::LockOptions;
 use crate::engine::{EngineHandle, Hold, Lease};
 #[cfg(feature = "run_once")]
@@ -14,6 +17,12 @@ use crate::store::fence::Completion;
 use crate::store::fence::{self, FenceConnection, FenceSource, PoolId, TransactionId};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::{LockError, LostReason};
+
+/// How long a statement of ours may take in a transaction. The connection may be dead, and nobody have noticed.
+pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_millis(2500);
+
+/// How long a commit may take while the lease goes on.
+const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Refuses options that make no sense for a lock that ends with a transaction.
 pub(crate) fn check_options(options: &LockOptions) -> Result<(), LockError> {
@@ -51,44 +60,70 @@ pub(crate) enum Ends {
     ByLease(InTransaction),
 }
 
+impl Ends {
+    /// The mark of the transaction, if it has one.
+    pub(crate) fn mark(&self) -> Option<Arc<Mark>> {
+        match self {
+            Self::ByLease(in_transaction) => Some(Arc::clone(&in_transaction.mark)),
+            _ => None,
+        }
+    }
+}
+
 /// A lease whose transaction ends with a check of it. Meanwhile it is shared with no other task, and in no other
 /// transaction.
 #[derive(Debug)]
 pub(crate) struct InTransaction {
     lease: Lease,
-    mark: u64,
-}
-
-/// The marks of such transactions of this process that are open. They are as small as they can be, because each is
-/// a statement of its own in the statistics of the server.
-static MARKS: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
-
-fn marks() -> MutexGuard<'static, BTreeSet<u64>> {
-    MARKS.lock().unwrap_or_else(PoisonError::into_inner)
+    mark: Arc<Mark>,
 }
 
 impl InTransaction {
     fn new(lease: Lease) -> Self {
-        let mut marks = marks();
-        let mut mark = 1;
-        while !marks.insert(mark) {
-            mark += 1;
-        }
-        lease.set_transaction_mark(mark);
+        let mark = Arc::new(Mark::new());
+        lease.set_transaction_mark(mark.0);
         Self { lease, mark }
     }
 
     /// The statement that begins the transaction.
     pub(crate) fn begins(&self, engine: &EngineHandle) -> Option<String> {
         let source = engine.fence_source(self.lease.key())?;
-        Some(source.dialect.by_lease(source)?.begins(self.mark))
+        Some(source.dialect.by_lease(source)?.begins(self.mark.0))
     }
 }
 
 impl Drop for InTransaction {
     fn drop(&mut self) {
         self.lease.set_transaction_mark(0);
-        marks().remove(&self.mark);
+    }
+}
+
+/// What tells such a transaction from the others of this process that are open.
+#[derive(Debug)]
+pub(crate) struct Mark(u64);
+
+/// Those in use. They are as small as they can be, because each is a statement of its own in the statistics of the
+/// server.
+static MARKS: Mutex<BTreeSet<u64>> = Mutex::new(BTreeSet::new());
+
+impl Mark {
+    fn all() -> MutexGuard<'static, BTreeSet<u64>> {
+        MARKS.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn new() -> Self {
+        let mut marks = Self::all();
+        let mut mark = 1;
+        while !marks.insert(mark) {
+            mark += 1;
+        }
+        Self(mark)
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        Self::all().remove(&self.0);
     }
 }
 
@@ -121,14 +156,16 @@ pub(crate) async fn keep(
     Ok(id)
 }
 
-/// As [`keep`], before a body begins: nothing was done under a lease of its own, so a store that is down until that
-/// runs out is no more than that.
+/// As [`keep`], before a body begins, and in bounded time. Nothing was done under a lease of its own, so a store that is
+/// down until that runs out is no more than that.
 pub(crate) async fn keep_at_once(
     hold: &Hold,
     transaction: &mut dyn FenceConnection,
 ) -> Result<Option<TransactionId>, LockError> {
     let alone = hold.lease().hold_count() == 1;
-    let kept = keep(std::slice::from_ref(hold), transaction).await;
+    let keeps = keep(std::slice::from_ref(hold), transaction);
+    let kept = hold.engine().within(Some(STATEMENT_TIMEOUT), keeps).await;
+    let kept = kept.unwrap_or_else(|| Err(not_answered(hold.lease().key())));
     kept.map_err(|error| match error.before_the_work() {
         LockError::Lost {
             key,
@@ -272,33 +309,60 @@ where
     };
     let [key, lease_id, _] = check.values();
     let mark = source.query(&mut transaction, &by_lease.check, [key, lease_id]);
-    let mark = mark
+    // Before the commit is sent nothing stands.
+    let mark = timeout(STATEMENT_TIMEOUT, mark)
         .await
+        .map_err(|_| not_answered(lease.key()))?
         .map_err(|error| failed(lease, of_check(error, source, pool)))?;
     match mark.first() {
-        None => Err(refused(lease, hold.engine()).await),
+        None => Err(match refused(lease, hold.engine()).await {
+            LockError::Store { source: error, .. } => failed(lease, must_lock_first(error, source, pool)),
+            lost => lost,
+        }),
         Some(mark) if *mark != lease.transaction_mark().to_string() => Err(failed(lease, over())),
         Some(_) => {
-            let committed = fence::commit_checked(dialect, transaction).await;
+            let committed = timeout(COMMIT_TIMEOUT, fence::commit_checked(dialect, transaction)).await;
+            let committed = committed.unwrap_or_else(|_| Err(fence::of_commit(unanswered(COMMIT_TIMEOUT))));
             committed.map_err(|error| failed(lease, error))
         }
     }
 }
 
-/// The check before a commit has failed, and nothing was committed. A body may have changed what its transaction may do
-/// or sees: then the next one locks the row before the body.
+/// The check before a commit has failed, and nothing was committed.
 fn of_check(error: StoreError, source: &FenceSource, pool: PoolId) -> StoreError {
-    let refused = matches!(error.kind(), StoreErrorKind::Refused | StoreErrorKind::Schema);
-    if refused || fence::is_old_snapshot(&error) {
+    if matches!(error.kind(), StoreErrorKind::Refused | StoreErrorKind::Schema) {
+        return must_lock_first(error, source, pool);
+    }
+    if fence::is_old_snapshot(&error) {
         source.pools.must_lock_first(pool);
     }
-    if refused {
-        let message = format!(
-            "the lock could not be checked before the commit; next time its row is locked first: {error}"
-        );
-        return StoreError::new(StoreErrorKind::Conflict, message).with_source(error);
-    }
     fence::of_commit(error)
+}
+
+/// A body may have changed what its transaction may do or sees: then the next one locks the row before the body.
+fn must_lock_first(error: StoreError, source: &FenceSource, pool: PoolId) -> StoreError {
+    source.pools.must_lock_first(pool);
+    let message = format!(
+        "the lock could not be checked before the commit; next time its row is locked first: {error}"
+    );
+    StoreError::new(StoreErrorKind::Conflict, message).with_source(error)
+}
+
+fn unanswered(limit: Duration) -> StoreError {
+    let message = format!("the database has not answered within {limit:?}");
+    StoreError::new(StoreErrorKind::Interrupted, message)
+}
+
+/// Nothing stands of the transaction, which must end.
+pub(crate) fn begin_anew(key: &Key, message: &str) -> LockError {
+    LockError::store_of(key, StoreError::new(StoreErrorKind::Conflict, message))
+}
+
+pub(crate) fn not_answered(key: &Key) -> LockError {
+    begin_anew(
+        key,
+        "the database has not answered in time: roll the transaction back",
+    )
 }
 
 /// The commit would end the lock beside another hold, or the hold would outlive the work that it was for.

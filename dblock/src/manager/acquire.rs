@@ -118,7 +118,7 @@ impl LockManager {
             "error.type" = Empty, "otel.status_code" = Empty)
     }
 
-    async fn enter(
+    pub(super) async fn enter(
         &self,
         key: &Key,
         options: &LockOptions,

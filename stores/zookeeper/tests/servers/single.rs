@@ -245,7 +245,9 @@ async fn renewed(guard: &LockGuard) {
             sleep(Duration::from_millis(20)).await;
         }
     };
-    timeout(Duration::from_mins(1), renewed).await.expect("it is renewed");
+    timeout(Duration::from_mins(1), renewed)
+        .await
+        .expect("it is renewed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

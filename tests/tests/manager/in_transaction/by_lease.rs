@@ -1,18 +1,22 @@
 //! Calls that waited for a caller of their own process: they share a lease, which is checked before the commit.
 
 use std::cell::RefCell;
+use std::net::SocketAddr;
 use std::pin::pin;
 
 use dblock::fence::FenceConnection;
 use dblock::store::StoreErrorKind;
 use dblock::{LockError, LockManager, LockOptions, LockedTransaction, LostReason, distributed_lock};
 use dblock_tests::backend::Place;
+use dblock_tests::proxy::{Proxy, Traffic};
 use dblock_tests::{Backend, on_every_store};
 use futures_util::FutureExt;
 use futures_util::future::{join, join_all};
 use sqlx::postgres::PgPoolOptions;
-use sqlx::{Database, PgConnection, PgPool, Pool, Transaction};
+use sqlx::{AssertSqlSafe, Database, PgConnection, PgPool, Pool, Transaction};
 use tokio::sync::oneshot;
+use tokio::time::timeout;
+use uuid::Uuid;
 
 use super::taken::enters;
 use super::{Failure, Work, execute, is_free, nobody_enters, on_its_pool};
@@ -29,6 +33,7 @@ on_every_store!(postgres:
     a_child_cannot_share_the_lock,
     checks_in_the_body_lock_nothing,
     an_error_of_the_body_takes_its_work_back,
+    a_connection_that_hangs_does_not_keep_the_key,
     an_old_snapshot_is_a_conflict_and_the_next_call_locks_first,
     what_the_body_forbids_is_a_conflict_and_the_next_call_locks_first,
 );
@@ -250,22 +255,34 @@ async fn checks_in_the_body_lock_nothing(backend: Backend) {
     is_free(&other).await;
 }
 
-/// The row cannot be locked any more, and could before the body.
+/// The row cannot be locked or found any more, and could before the body.
 async fn what_the_body_forbids_is_a_conflict_and_the_next_call_locks_first(backend: Backend) {
-    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let (pool, table) = (postgres(&backend), &backend.table);
+    let other = backend.manager().await;
     is_free(&other).await;
-    let reads_only = async |mut tx: LockedTransaction<sqlx::Postgres>| {
-        let connection: &mut PgConnection = &mut tx;
-        Ok(execute(connection, "SET TRANSACTION READ ONLY".to_owned()).await?)
-    };
-    let first = after_another(&locks, postgres(&backend), reads_only)
-        .await
-        .unwrap_err();
-    assert_eq!(first.kind(), StoreErrorKind::Conflict);
-    after_another(&locks, postgres(&backend), reads_only)
-        .await
-        .unwrap();
-    is_free(&other).await;
+    let elsewhere = format!("elsewhere_{}", Uuid::now_v7().simple());
+    let copy =
+        format!("CREATE SCHEMA {elsewhere}; CREATE TABLE {elsewhere}.{table} (LIKE {table} INCLUDING ALL)");
+    sqlx::raw_sql(AssertSqlSafe(copy)).execute(pool).await.unwrap();
+    for forbids in [
+        "SET TRANSACTION READ ONLY".to_owned(),
+        format!("SET LOCAL search_path = {elsewhere}"),
+    ] {
+        let locks = backend.manager().await;
+        locks
+            .lock("key")
+            .transaction(pool, async |_| Ok::<_, Failure>(()))
+            .await
+            .unwrap();
+        let body = async |mut tx: LockedTransaction<sqlx::Postgres>| {
+            let connection: &mut PgConnection = &mut tx;
+            Ok(execute(connection, forbids.clone()).await?)
+        };
+        let first = after_another(&locks, pool, body).await.unwrap_err();
+        assert_eq!(first.kind(), StoreErrorKind::Conflict, "{forbids}");
+        after_another(&locks, pool, body).await.unwrap();
+        is_free(&other).await;
+    }
 }
 
 async fn a_hold_that_outlives_the_body_fails_the_call(backend: Backend) {
@@ -300,6 +317,31 @@ async fn an_error_of_the_body_takes_its_work_back(backend: Backend) {
     });
     assert_eq!(work.done(&backend).await, 0);
     is_free(&other).await;
+}
+
+/// Neither the check before the commit nor the rollback is waited for without end.
+async fn a_connection_that_hangs_does_not_keep_the_key(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    let options = postgres(&backend).connect_options().as_ref().clone();
+    is_free(&other).await;
+    for fails in [false, true] {
+        let proxy = Proxy::start(SocketAddr::new([127, 0, 0, 1].into(), options.get_port()));
+        let far = options.clone().port(proxy.address().port());
+        let far = PgPoolOptions::new().connect_with(far).await.unwrap();
+        let body = after_another(&locks, &far, async |mut tx| {
+            execute(&mut **tx, work.insert()).await?;
+            proxy.set(Traffic::BlackHole);
+            if fails { Err(Failure::Own) } else { Ok(()) }
+        });
+        let error = timeout(LONG, body).await.expect("the call hangs").unwrap_err();
+        match fails {
+            true => assert!(matches!(error, Failure::Own), "{error:?}"),
+            false => assert_eq!(error.kind(), StoreErrorKind::Conflict),
+        }
+        is_free(&other).await;
+    }
+    assert_eq!(work.done(&backend).await, 0, "nothing was committed");
 }
 
 /// Whoever waits for the lock writes its row, perhaps after the snapshot.

@@ -1,5 +1,6 @@
 //! Transactions that take a free key themselves: no lease, and nothing that a rollback leaves behind.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use dblock::fence::FenceConnection;
@@ -7,6 +8,7 @@ use dblock::store::StoreErrorKind;
 use dblock::{LockManager, begin, distributed_lock};
 use dblock_tests::backend::{Kind, Place};
 use dblock_tests::{Backend, on_every_store};
+use futures_util::FutureExt as _;
 use sqlx::{Database, PgPool, Pool, Transaction};
 use tokio::sync::oneshot;
 
@@ -195,9 +197,10 @@ async fn another_schema_is_refused(backend: Backend) {
         .unwrap();
 }
 
-/// It keeps the key for five seconds at most.
+/// It keeps the key for five seconds at most, and then its place in the queue of the pool. A connection that comes then
+/// is not kept from others while the key is busy.
 async fn a_full_pool_does_not_stop_others(backend: Backend) {
-    let locks = backend.manager().await;
+    let (locks, other) = (backend.manager().await, backend.manager().await);
     is_free(&locks).await;
     on_its_pool!(backend, pool => {
         let full = of_one(pool).await;
@@ -206,10 +209,15 @@ async fn a_full_pool_does_not_stop_others(backend: Backend) {
             let (locks, full) = (locks.clone(), full.clone());
             async move { enters(&locks, &full).await }
         });
-        tokio::task::yield_now().await;
+        backend.until("key", LONG, |row| row.reentrant_count > 0).await;
         let second = enters(&locks, pool).await.unwrap();
         assert!(!waits.is_finished());
+        let holds = other.lock("key").options(&long()).acquire().await.unwrap();
+        let mut later = pin!(full.acquire());
+        assert!(later.as_mut().now_or_never().is_none(), "it comes after the call");
         drop(taken);
+        drop(later.await.unwrap());
+        holds.release().await.unwrap();
         assert!(waits.await.unwrap().unwrap() > second);
     });
 }
