@@ -77,8 +77,8 @@ impl LockManager {
             return Ok((turn.for_lease(Duration::ZERO).await?, false));
         };
         let limit = self.time_to_take(began);
-        let takes = self.take_in(key, source, &turn, false, tx);
-        let taken = engine.within(Some(limit), takes).await;
+        let tries = self.take_in(key, source, &turn, false, tx);
+        let taken = engine.within(Some(limit), tries).await;
         match taken.unwrap_or_else(|| Err(fence::not_answered(key))) {
             Ok(Tried::Took { fence_token, .. }) => match turn.taken(fence_token) {
                 Ok(hold) => Ok((hold, true)),

@@ -335,9 +335,10 @@ async fn a_connection_that_hangs_does_not_keep_the_key(backend: Backend) {
             if fails { Err(Failure::Own) } else { Ok(()) }
         });
         let error = timeout(LONG, body).await.expect("the call hangs").unwrap_err();
-        match fails {
-            true => assert!(matches!(error, Failure::Own), "{error:?}"),
-            false => assert_eq!(error.kind(), StoreErrorKind::Conflict),
+        if fails {
+            assert!(matches!(error, Failure::Own), "{error:?}");
+        } else {
+            assert_eq!(error.kind(), StoreErrorKind::Conflict);
         }
         is_free(&other).await;
     }
