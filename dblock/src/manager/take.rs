@@ -15,28 +15,15 @@ use crate::Key;
 use crate::LockError;
 use crate::engine::{Hold, STORE_TIMEOUT, TurnToTake};
 use crate::fence::{self, Ends, FenceConnection, STATEMENT_TIMEOUT};
-use crate::store::fence::{FenceSource, NotTaken, Take, Took, TransactionId};
+use crate::store::fence::{FenceSource, Take, Taken};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::transaction::begin_on;
 use dblock_core::machine::call::Takes;
+use dblock_core::store::rules::Took;
 
 /// How long a caller keeps others of its process waiting while it waits for a connection to take the key with. Then it
 /// waits for a lease.
 pub(super) const CONNECTING: Duration = Duration::from_millis(50);
-
-/// What a try to take a key came to.
-pub(super) enum Tried {
-    Took {
-        fence_token: i64,
-        transaction: TransactionId,
-    },
-    Nothing {
-        /// The transaction has the row locked, and must end.
-        is_locked: bool,
-        /// Another try is of no use before this has passed.
-        no_turns_for: Duration,
-    },
-}
 
 impl LockManager {
     /// Whether a transaction of our own takes the key itself.
@@ -104,20 +91,17 @@ impl LockManager {
             return turn.for_lease(Duration::ZERO).await.map(Err);
         };
         let (turn, no_turns_for) = match tried {
-            Ok(Tried::Took {
-                fence_token,
-                transaction: id,
-            }) => match turn.taken(fence_token) {
+            Ok(Took::Taken(taken)) => match turn.taken(taken.fence_token) {
                 Ok(hold) => {
                     return Ok(Ok(Opened {
                         transaction,
-                        ends: Ends::Taken(id),
+                        ends: Ends::Taken(taken.transaction),
                         hold,
                     }));
                 }
                 Err(late) => (late, Duration::ZERO),
             },
-            Ok(Tried::Nothing { no_turns_for, .. }) => (turn, no_turns_for),
+            Ok(nothing) => (turn, nothing.ahead()),
             Err(error) if error.is_retryable() => (turn, Duration::ZERO),
             Err(error) => return Err(error),
         };
@@ -134,7 +118,7 @@ impl LockManager {
         turn: &TurnToTake,
         own: bool,
         transaction: &mut dyn FenceConnection,
-    ) -> Result<Tried, LockError> {
+    ) -> Result<Took<Taken>, LockError> {
         let failed = |error| LockError::store_of(key, error);
         let dialect = source.dialect_in(transaction).map_err(failed)?;
         let take = Take {
@@ -145,34 +129,17 @@ impl LockManager {
             holder: &turn.call().holder,
             own,
         };
-        let nothing = |is_locked, no_turns_for| Tried::Nothing {
-            is_locked,
-            no_turns_for,
-        };
         let mut took = dialect.take(transaction, &take).await.map_err(failed)?;
-        if took == Took::Nothing(NotTaken::Absent) && dialect.makes_free_rows() {
+        if matches!(took, Took::Absent) && dialect.makes_free_rows() {
             source.new_keys.store(true, Ordering::Relaxed);
             self.shared.engine.make_free_row(key).await?;
             took = dialect.take(transaction, &take).await.map_err(failed)?;
         }
-        Ok(match took {
-            Took::Taken {
-                fence_token,
-                transaction: id,
-                identity,
-            } => {
-                self.check_identity(key, source, transaction, identity).await?;
-                Tried::Took {
-                    fence_token,
-                    transaction: id,
-                }
-            }
-            Took::MustEnd => nothing(true, Duration::ZERO),
-            Took::Nothing(NotTaken::Ahead(by)) => nothing(false, by),
-            Took::Nothing(NotTaken::Absent | NotTaken::Held | NotTaken::Skipped) => {
-                nothing(false, Duration::ZERO)
-            }
-        })
+        if let Took::Taken(taken) = &mut took {
+            let identity = std::mem::take(&mut taken.identity);
+            self.check_identity(key, source, transaction, identity).await?;
+        }
+        Ok(took)
     }
 
     /// A lease in another table would not have kept the transaction from its take.

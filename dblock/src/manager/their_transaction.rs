@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use super::LockManager;
 use super::acquire::{Began, Caller, recorded};
-use super::take::Tried;
 use crate::Key;
 use crate::LockError;
 use crate::LockOptions;
@@ -12,6 +11,7 @@ use crate::engine::{Entered, Hold, STORE_TIMEOUT, TurnToTake};
 use crate::fence::{self, FenceConnection, STATEMENT_TIMEOUT};
 use dblock_core::Wait;
 use dblock_core::machine::call::Takes;
+use dblock_core::store::rules::Took;
 use tracing::Instrument as _;
 
 impl LockManager {
@@ -80,19 +80,16 @@ impl LockManager {
         let tries = self.take_in(key, source, &turn, false, tx);
         let taken = engine.within(Some(limit), tries).await;
         match taken.unwrap_or_else(|| Err(fence::not_answered(key))) {
-            Ok(Tried::Took { fence_token, .. }) => match turn.taken(fence_token) {
+            Ok(Took::Taken(taken)) => match turn.taken(taken.fence_token) {
                 Ok(hold) => Ok((hold, true)),
                 Err(_) => Err(begin_anew(
                     "the transaction has taken the key too late: roll it back and begin it anew",
                 )),
             },
-            Ok(Tried::Nothing {
-                is_locked: false,
-                no_turns_for,
-            }) => Ok((turn.for_lease(no_turns_for).await?, false)),
-            Ok(Tried::Nothing { is_locked: true, .. }) => Err(begin_anew(
+            Ok(Took::Locked) => Err(begin_anew(
                 "the lock was acquired by another owner in this moment: roll the transaction back and begin it anew",
             )),
+            Ok(nothing) => Ok((turn.for_lease(nothing.ahead()).await?, false)),
             Err(error) => Err(error),
         }
     }

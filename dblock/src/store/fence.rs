@@ -16,6 +16,7 @@ use std::fmt;
 use std::future::ready;
 use std::time::Duration;
 
+use dblock_core::store::rules::Took;
 use uuid::Uuid;
 
 pub use self::error::DriverError;
@@ -24,7 +25,7 @@ pub(crate) use self::source::{FenceSource, Identity, PoolId, Pools};
 pub use self::statement::FenceStatement;
 #[cfg(feature = "postgres")]
 pub(crate) use self::statement::{filled, literal};
-pub(crate) use self::take::{NotTaken, Take, Took};
+pub(crate) use self::take::{Take, Taken, took};
 use super::{StoreError, StoreErrorKind, StoreFuture};
 use crate::Key;
 
@@ -166,7 +167,7 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         take: &'a Take<'a>,
-    ) -> StoreFuture<'a, Result<Took, StoreError>> {
+    ) -> StoreFuture<'a, Result<Took<Taken>, StoreError>> {
         let _ = (connection, take);
         let message = "no transaction on this database can take a key itself";
         Box::pin(ready(Err(StoreError::new(StoreErrorKind::Unsupported, message))))

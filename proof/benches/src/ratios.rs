@@ -133,6 +133,7 @@ const fn at_least(must: f64, aim: f64) -> Option<Bound> {
 
 const P50: Figure = |figures| figures.p50_us;
 const PER_S: Figure = |figures| figures.per_s;
+const LONGEST_S: Figure = |figures| Some(figures.named("longest_wait_ms")? / 1000.0);
 const STATEMENTS: Figure = |figures| figures.statements;
 
 /// All of them, in the order of the table.
@@ -142,12 +143,13 @@ pub(crate) const ALL: &[Ratio] = {
         Advisory, CommitNotify, DblockDeaf, DblockEmpty, DblockEtcd, DblockMemory, DblockMemoryRecorded, DblockMillion, DblockMysql,
         DblockPostgres, DblockRecorded, DblockRedis, DblockSqlite, DblockTwo, DblockZookeeper, Dlmy, Dlpg, DlpgTry, EtcdRecipe, FloorMysql, FloorPostgres,
         FloorSqlite, OnceLock, OnceRead, OnceReplay, OnceRun, Rslock, UnitForUpdate, UnitForUpdateMysql, UnitLock, UnitLockMysql,
-        UnitTransaction, UnitTransactionMysql, ZookeeperRecipe,
+        UnitTransaction, UnitTransaction100ms, UnitTransaction100msMysql, UnitTransaction1ms, UnitTransaction1msMysql,
+        UnitTransactionMinute, UnitTransactionMinuteMysql, UnitTransactionMysql, ZookeeperRecipe,
     };
     use Scenario::{
         Alone, AloneMysql, AloneSqlite, Attribute, Bloat, Handover, Held, Hot4proc, Hot64, Keys16, Keys256,
-        Keys256Mysql, Keys64, MillionRows, OnceAlone, OnceReplays64, Polling, TxAlone, TxAlone1ms, TxAloneMysql, TxHot4proc,
-        TxHot64, TxKeys64, TxNewKeys, Waiters,
+        Keys256Mysql, Keys64, MillionRows, OnceAlone, OnceReplays64, Polling, TxAlone, TxAlone1ms, TxAloneMysql, TxEight, TxHot4proc,
+        TxHot64, TxKeys64, TxKilled, TxNewKeys, TxTwo, Waiters,
     };
     use Source::{Connections, Of, Over};
 
@@ -194,15 +196,25 @@ pub(crate) const ALL: &[Ratio] = {
         ratio("tx_keys64_vs_lock", at_least(1.0, 1.0), Over(TxKeys64, PER_S, UnitTransaction, UnitLock)),
         ratio("tx_hot64_vs_lock", at_least(1.0, 1.0), Over(TxHot64, PER_S, UnitTransaction, UnitLock)),
         ratio("tx_hot4proc_vs_lock", at_least(1.0, 1.0), Over(TxHot4proc, PER_S, UnitTransaction, UnitLock)),
+        ratio("tx_two_1ms", at_most(3.0, 3.0), Of(TxTwo, UnitTransaction1ms, LONGEST_S)),
+        ratio("tx_two_100ms", at_most(3.0, 3.0), Of(TxTwo, UnitTransaction100ms, LONGEST_S)),
+        ratio("tx_two_1ms_mysql", at_most(3.0, 3.0), Of(TxTwo, UnitTransaction1msMysql, LONGEST_S)),
+        ratio("tx_two_100ms_mysql", at_most(3.0, 3.0), Of(TxTwo, UnitTransaction100msMysql, LONGEST_S)),
+        ratio("tx_eight_1ms", at_most(8.0, 8.0), Of(TxEight, UnitTransaction1ms, LONGEST_S)),
+        ratio("tx_eight_100ms", at_most(8.0, 8.0), Of(TxEight, UnitTransaction100ms, LONGEST_S)),
+        ratio("tx_eight_1ms_mysql", at_most(8.0, 8.0), Of(TxEight, UnitTransaction1msMysql, LONGEST_S)),
+        ratio("tx_eight_100ms_mysql", at_most(8.0, 8.0), Of(TxEight, UnitTransaction100msMysql, LONGEST_S)),
+        ratio("tx_killed", at_most(1.0, 1.0), Of(TxKilled, UnitTransactionMinute, |figures| figures.named("freed_s"))),
+        ratio("tx_killed_mysql", at_most(1.0, 1.0), Of(TxKilled, UnitTransactionMinuteMysql, |figures| figures.named("freed_s"))),
         ratio("once_vs_lock", at_most(1.5, 1.3), Over(OnceAlone, P50, OnceRun, OnceLock)),
         ratio("replays64_vs_read", at_least(0.8, 1.0), Over(OnceReplays64, PER_S, OnceReplay, OnceRead)),
-        ratio("redis_alone_vs_rslock", at_most(1.5, 1.5), Over(Alone, P50, DblockRedis, Rslock)),
-        ratio("redis_keys256_vs_rslock", at_least(1.2, 2.0), Over(Keys256, PER_S, DblockRedis, Rslock)),
-        ratio("redis_hot64_vs_rslock", at_least(20.0, 20.0), Over(Hot64, PER_S, DblockRedis, Rslock)),
-        ratio("etcd_alone_vs_recipe", None, Over(Alone, P50, DblockEtcd, EtcdRecipe)),
-        ratio("etcd_keys64_vs_recipe", at_least(1.5, 1.5), Over(Keys64, PER_S, DblockEtcd, EtcdRecipe)),
-        ratio("etcd_handover_vs_recipe", at_most(1.2, 1.2), Over(Handover, P50, DblockEtcd, EtcdRecipe)),
-        ratio("zk_alone_vs_recipe", None, Over(Alone, P50, DblockZookeeper, ZookeeperRecipe)),
+        ratio("redis_alone_vs_rslock", at_most(1.7, 1.7), Over(Alone, P50, DblockRedis, Rslock)),
+        ratio("redis_keys256_vs_rslock", at_least(0.75, 0.75), Over(Keys256, PER_S, DblockRedis, Rslock)),
+        ratio("redis_hot64_vs_rslock", at_least(60.0, 60.0), Over(Hot64, PER_S, DblockRedis, Rslock)),
+        ratio("etcd_alone_vs_recipe", at_most(1.5, 1.5), Over(Alone, P50, DblockEtcd, EtcdRecipe)),
+        ratio("etcd_keys64_vs_recipe", at_least(2.0, 2.0), Over(Keys64, PER_S, DblockEtcd, EtcdRecipe)),
+        ratio("etcd_handover_vs_recipe", at_most(0.2, 0.2), Over(Handover, P50, DblockEtcd, EtcdRecipe)),
+        ratio("zk_alone_vs_recipe", at_most(1.7, 1.7), Over(Alone, P50, DblockZookeeper, ZookeeperRecipe)),
         ratio("zk_keys64_vs_recipe", None, Over(Keys64, PER_S, DblockZookeeper, ZookeeperRecipe)),
         ratio("zk_handover_vs_recipe", at_most(1.2, 1.2), Over(Handover, P50, DblockZookeeper, ZookeeperRecipe)),
         ratio("connections", at_most(4.0, 4.0), Connections),

@@ -80,12 +80,15 @@ pub(crate) enum Scenario {
     TxKeys64,
     TxHot64,
     TxHot4proc,
+    TxTwo,
+    TxEight,
+    TxKilled,
     OnceAlone,
     OnceReplays64,
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 25] = [
+    pub(crate) const ALL: [Self; 28] = [
         Self::Alone,
         Self::AloneMysql,
         Self::AloneSqlite,
@@ -109,6 +112,9 @@ impl Scenario {
         Self::TxKeys64,
         Self::TxHot64,
         Self::TxHot4proc,
+        Self::TxTwo,
+        Self::TxEight,
+        Self::TxKilled,
         Self::OnceAlone,
         Self::OnceReplays64,
     ];
@@ -139,6 +145,9 @@ impl Scenario {
             Self::TxKeys64 => "tx_keys64",
             Self::TxHot64 => "tx_hot64",
             Self::TxHot4proc => "tx_hot4proc",
+            Self::TxTwo => "tx_two",
+            Self::TxEight => "tx_eight",
+            Self::TxKilled => "tx_killed",
             Self::OnceAlone => "once_alone",
             Self::OnceReplays64 => "once_replays64",
         }
@@ -170,6 +179,9 @@ impl Scenario {
             Self::TxKeys64 => "64 tasks, each its own key and order, 16 connections",
             Self::TxHot64 => "64 tasks, one key and order, 16 connections",
             Self::TxHot4proc => "4 processes with 16 tasks each, one key and order, 16 connections each",
+            Self::TxTwo => "2 processes with a task each, which never stop, one key and order",
+            Self::TxEight => "8 processes with a task each, which never stop, one key and order",
+            Self::TxKilled => "a process is killed in its transaction, and another one waits for the key",
             Self::OnceAlone => "one task, a new key each time: run once, or lock and unlock",
             Self::OnceReplays64 => "64 tasks, each its own key that has run: replays, or reads",
         }
@@ -199,6 +211,8 @@ impl Scenario {
             | Self::TxHot64
             | Self::TxHot4proc => unit::POSTGRES,
             Self::TxAloneMysql => unit::MYSQL,
+            Self::TxTwo | Self::TxEight => unit::LONG,
+            Self::TxKilled => unit::KILLED,
             Self::OnceAlone => once::RUNS,
             Self::OnceReplays64 => once::REPLAYS,
         };
@@ -225,6 +239,7 @@ impl Scenario {
             Self::Polling => pace.pick(1, 3),
             // Counts of statements and pages, which noise hardly changes.
             Self::Waiters | Self::Held | Self::Bloat => 1,
+            Self::TxTwo | Self::TxEight | Self::TxKilled => pace.pick(1, 3),
         }
     }
 
@@ -236,7 +251,7 @@ impl Scenario {
             Self::Keys64 => keys::round(context, kind, 64).await,
             Self::Keys256 | Self::Keys256Mysql => keys::round(context, kind, 256).await,
             Self::Hot64 => hot::round(context, kind).await,
-            Self::Hot4proc => hot4proc::round(context, kind, 4000).await,
+            Self::Hot4proc => hot4proc::round(context, kind, (4, 16), 4000).await,
             Self::Handover => handover::round(context, kind).await,
             Self::Polling => polling::round(context, kind).await,
             Self::Waiters => waiters::round(context, kind).await,
@@ -249,7 +264,10 @@ impl Scenario {
             Self::TxNewKeys => unit::new_keys(context, kind).await,
             Self::TxKeys64 => unit::apart(context, kind, 64).await,
             Self::TxHot64 => unit::hot(context, kind, 64).await,
-            Self::TxHot4proc => hot4proc::round(context, kind, context.pace.pick(2000, 4000)).await,
+            Self::TxHot4proc => hot4proc::round(context, kind, (4, 16), context.pace.pick(2000, 4000)).await,
+            Self::TxTwo => hot4proc::round(context, kind, (2, 1), context.pace.pick(8000, 20_000)).await,
+            Self::TxEight => hot4proc::round(context, kind, (8, 1), context.pace.pick(12_000, 20_000)).await,
+            Self::TxKilled => unit::killed(context, kind).await,
             Self::OnceAlone => once::round(context, kind, 1).await,
             Self::OnceReplays64 => once::round(context, kind, 64).await,
         }

@@ -20,6 +20,7 @@ mod zookeeper_recipe;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use anyhow::Context as _;
 
@@ -107,6 +108,10 @@ pub(crate) enum Kind {
     EtcdRecipe,
     /// A unit of work, by a lock that ends with its transaction.
     UnitTransaction,
+    /// The same with a body that takes so long.
+    UnitTransaction1ms,
+    UnitTransaction100ms,
+    UnitTransactionMinute,
     /// By a lock around a transaction.
     UnitLock,
     /// By a row that was made for the lock.
@@ -114,6 +119,9 @@ pub(crate) enum Kind {
     /// By an advisory lock of the transaction's.
     UnitXactLock,
     UnitTransactionMysql,
+    UnitTransaction1msMysql,
+    UnitTransaction100msMysql,
+    UnitTransactionMinuteMysql,
     UnitLockMysql,
     UnitForUpdateMysql,
     /// A run that is remembered, of a new key.
@@ -162,10 +170,16 @@ impl Kind {
             Self::ZookeeperRecipe => "zookeeper-recipe",
             Self::EtcdRecipe => "etcd-recipe",
             Self::UnitTransaction => "unit-dblock-transaction",
+            Self::UnitTransaction1ms => "unit-1ms",
+            Self::UnitTransaction100ms => "unit-100ms",
+            Self::UnitTransactionMinute => "unit-minute",
             Self::UnitLock => "unit-dblock-lock",
             Self::UnitForUpdate => "unit-for-update",
             Self::UnitXactLock => "unit-xact-lock",
             Self::UnitTransactionMysql => "unit-dblock-transaction-mysql",
+            Self::UnitTransaction1msMysql => "unit-1ms-mysql",
+            Self::UnitTransaction100msMysql => "unit-100ms-mysql",
+            Self::UnitTransactionMinuteMysql => "unit-minute-mysql",
             Self::UnitLockMysql => "unit-dblock-lock-mysql",
             Self::UnitForUpdateMysql => "unit-for-update-mysql",
             Self::OnceRun => "once-dblock-run",
@@ -202,6 +216,9 @@ impl Kind {
             | Self::Dlpg
             | Self::DlpgTry
             | Self::UnitTransaction
+            | Self::UnitTransaction1ms
+            | Self::UnitTransaction100ms
+            | Self::UnitTransactionMinute
             | Self::UnitLock
             | Self::UnitForUpdate
             | Self::UnitXactLock
@@ -215,6 +232,9 @@ impl Kind {
             | Self::UpsertMysql
             | Self::Dlmy
             | Self::UnitTransactionMysql
+            | Self::UnitTransaction1msMysql
+            | Self::UnitTransaction100msMysql
+            | Self::UnitTransactionMinuteMysql
             | Self::UnitLockMysql
             | Self::UnitForUpdateMysql => Place::MySql,
             Self::DblockSqlite | Self::FloorSqlite | Self::BareSqlite | Self::UpsertSqlite => Place::Sqlite,
@@ -269,7 +289,14 @@ impl Kind {
             Self::AsyncRedisLock => async_redis::SETTINGS,
             Self::ZookeeperRecipe => zookeeper_recipe::SETTINGS,
             Self::EtcdRecipe => ETCD_RECIPE,
-            Self::UnitTransaction | Self::UnitTransactionMysql => unit::TRANSACTION_SETTINGS,
+            Self::UnitTransaction
+            | Self::UnitTransaction1ms
+            | Self::UnitTransaction100ms
+            | Self::UnitTransactionMinute
+            | Self::UnitTransactionMysql
+            | Self::UnitTransaction1msMysql
+            | Self::UnitTransaction100msMysql
+            | Self::UnitTransactionMinuteMysql => unit::TRANSACTION_SETTINGS,
             Self::UnitLock | Self::UnitLockMysql => unit::LOCK_SETTINGS,
             Self::UnitForUpdate | Self::UnitForUpdateMysql => unit::FOR_UPDATE_SETTINGS,
             Self::UnitXactLock => unit::XACT_LOCK_SETTINGS,
@@ -328,11 +355,21 @@ impl Kind {
             Self::EtcdRecipe => Box::new(etcd_recipe::open(url).await?),
             #[cfg(not(feature = "etcd"))]
             Self::EtcdRecipe => anyhow::bail!("this program was built without the feature `etcd`"),
-            Self::UnitTransaction => Box::new(unit::postgres(url, unit::Way::Transaction, plan).await?),
+            Self::UnitTransaction
+            | Self::UnitTransaction1ms
+            | Self::UnitTransaction100ms
+            | Self::UnitTransactionMinute => {
+                Box::new(unit::postgres(url, unit::Way::Transaction(self.body()), plan).await?)
+            }
             Self::UnitLock => Box::new(unit::postgres(url, unit::Way::Lock, plan).await?),
             Self::UnitForUpdate => Box::new(unit::postgres(url, unit::Way::ForUpdate, plan).await?),
             Self::UnitXactLock => Box::new(unit::postgres(url, unit::Way::XactLock, plan).await?),
-            Self::UnitTransactionMysql => Box::new(unit::mysql(url, unit::Way::Transaction, plan).await?),
+            Self::UnitTransactionMysql
+            | Self::UnitTransaction1msMysql
+            | Self::UnitTransaction100msMysql
+            | Self::UnitTransactionMinuteMysql => {
+                Box::new(unit::mysql(url, unit::Way::Transaction(self.body()), plan).await?)
+            }
             Self::UnitLockMysql => Box::new(unit::mysql(url, unit::Way::Lock, plan).await?),
             Self::UnitForUpdateMysql => Box::new(unit::mysql(url, unit::Way::ForUpdate, plan).await?),
             Self::OnceRun => Box::new(once::open(url, once::Way::Run).await?),
@@ -345,6 +382,16 @@ impl Kind {
     /// Switches recording on or off for what opens next.
     pub(crate) fn switch_recorder(self) -> anyhow::Result<()> {
         recorder::switch(matches!(self, Self::DblockRecorded | Self::DblockMemoryRecorded))
+    }
+
+    /// How long the body of a transaction waits after its work.
+    fn body(self) -> Duration {
+        match self {
+            Self::UnitTransaction1ms | Self::UnitTransaction1msMysql => Duration::from_millis(1),
+            Self::UnitTransaction100ms | Self::UnitTransaction100msMysql => Duration::from_millis(100),
+            Self::UnitTransactionMinute | Self::UnitTransactionMinuteMysql => Duration::from_mins(1),
+            _ => Duration::ZERO,
+        }
     }
 
     /// The work of the floor subjects.

@@ -167,6 +167,11 @@ impl Worker {
         self.output.next_line().await?.context("a worker ended early")
     }
 
+    /// Ends it in the middle of its work.
+    pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
+        Ok(self.child.kill().await?)
+    }
+
     /// Lets it end by itself.
     pub(crate) async fn end(self) -> anyhow::Result<()> {
         let Self {

@@ -68,7 +68,7 @@ impl World {
     /// The open transactions that have taken a key.
     fn taken(&self) -> impl Iterator<Item = &Open> {
         let opens = self.opened.iter().map(|at| &self.opens[*at]);
-        opens.filter(|open| matches!(open.took, Some(Took::Taken { .. })))
+        opens.filter(|open| matches!(open.took, Some(Took::Taken(_))))
     }
 
     /// A transaction that has taken the key with this lease, and is open.
@@ -313,12 +313,12 @@ impl World {
         let (took, locked) = self.store.take(key, &ask, &seen.row, (number, self.now));
         tell!(self, "  {}: caller {caller} takes it: {took:?}", self.keys[key]);
         self.opens[at].took = Some(took);
-        if locked && !matches!(took, Took::Taken { .. } | Took::Locked) {
+        if locked && !matches!(took, Took::Taken(_) | Took::Locked) {
             self.fail(format!(
                 "caller {caller} takes nothing ({took:?}), and has the row locked"
             ));
         }
-        if matches!(took, Took::Taken { .. }) {
+        if matches!(took, Took::Taken(_)) {
             let stale = isolation == Sees::FirstSeen && seen.works != self.checks.keys[key].works;
             self.check_take(caller, key, self.opens[at].lease_id, stale);
         }
@@ -343,7 +343,7 @@ impl World {
         let own = self.opens[at].own;
         tell!(self, "P{process} caller {number} hears of its take: {took:?}");
         match took {
-            Some(Took::Taken { fence_token }) => {
+            Some(Took::Taken(fence_token)) => {
                 let Some(taker) = self.callers[number].taker.as_ref() else {
                     return;
                 };
@@ -382,7 +382,7 @@ impl World {
             Some(took) => {
                 // The transaction goes on. It has nothing to do with the key.
                 self.set_over(at);
-                self.come_back(number, ahead(took));
+                self.come_back(number, took.ahead());
             }
         }
     }
@@ -545,7 +545,7 @@ impl World {
             self.keys[key]
         );
         match took {
-            Some(Took::Taken { fence_token }) => {
+            Some(Took::Taken(fence_token)) => {
                 self.store.end_take(key, number, commits);
                 if commits {
                     self.check_take_committed(caller, key, fence_token);
@@ -563,7 +563,7 @@ impl World {
         let (key, process, number, lost) = (open.key, open.process, open.caller, open.lost);
         if self.is_trying(at) {
             let took = self.opens[at].took;
-            return self.come_back(number, took.map_or(Duration::ZERO, ahead));
+            return self.come_back(number, took.map_or(Duration::ZERO, |took| took.ahead()));
         }
         let its = &self.processes[process];
         let waits = self.callers[number].state == State::Leaving && self.open_of(number) == Some(at);
@@ -592,7 +592,7 @@ impl World {
         let returned = self.callers[open.caller].state == State::Gone && !open.own && !open.lost;
         let runs =
             its.alive && its.incarnation == open.incarnation && !its.stopping && its.paused_until <= self.now;
-        let taken = matches!(open.took, Some(Took::Taken { .. }));
+        let taken = matches!(open.took, Some(Took::Taken(_)));
         if !returned || !runs || !taken || self.phase != Phase::Busy || !self.tape.chance(300) {
             return false;
         }
@@ -652,13 +652,5 @@ impl World {
                 State::Waiting | State::Gone => {}
             }
         }
-    }
-}
-
-/// For how long no caller of the process should try.
-fn ahead(took: Took) -> Duration {
-    match took {
-        Took::Ahead(ahead) => ahead,
-        _ => Duration::ZERO,
     }
 }

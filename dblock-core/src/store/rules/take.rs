@@ -31,15 +31,12 @@ pub enum Sees {
     FirstSeen,
 }
 
-/// What a take has done.
+/// What a take has done. `T` is what is known of a key that was taken: here the token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Took {
+pub enum Took<T = i64> {
     /// The transaction has locked the row and written it.
-    Taken {
-        /// The token of the lease.
-        fence_token: i64,
-    },
-    /// There is no row, and nothing is locked.
+    Taken(T),
+    /// There is no row, or a read of it would lock it. Nothing is locked.
     Absent,
     /// The row names an owner, and nothing is locked. An expired owner counts too. Its expiry wrote nothing,
     /// so the transaction cannot notice an old snapshot.
@@ -51,6 +48,16 @@ pub enum Took {
     /// The transaction has locked the row and found it changed, so it wrote nothing. The transaction must end
     /// now, because the holder's requests find the row locked.
     Locked,
+}
+
+impl<T> Took<T> {
+    /// For how long no other try is of use.
+    pub fn ahead(&self) -> Duration {
+        match self {
+            Self::Ahead(ahead) => *ahead,
+            _ => Duration::ZERO,
+        }
+    }
 }
 
 /// Takes a key. `seen` is its row as a read without a lock shows it, in the transaction's snapshot. `lock`
@@ -87,7 +94,7 @@ pub fn take<'r>(ask: &Take, seen: Option<&LockRow>, lock: impl FnOnce() -> Optio
     row.expire_at = row.now;
     row.revoked = false;
     row.next = None;
-    Took::Taken { fence_token }
+    Took::Taken(fence_token)
 }
 
 /// How long until the clock passes the row's ceiling. `None` if it has.

@@ -1,7 +1,6 @@
 //! A take of a key by a transaction: what is asked, and what the statement answers.
 
-use std::time::Duration;
-
+use dblock_core::store::rules::Took;
 use uuid::Uuid;
 
 use super::{FenceSource, TransactionId, time_left, unreadable};
@@ -34,45 +33,28 @@ pub(crate) struct Take<'a> {
     pub(crate) own: bool,
 }
 
-/// The answer to a [`Take`].
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Took {
-    Taken {
-        fence_token: i64,
-        transaction: TransactionId,
-        /// That of the table which the transaction has written.
-        identity: String,
-    },
-    /// Nothing is locked.
-    Nothing(NotTaken),
-    /// The transaction has the row locked, and must end: else the holder's own requests would be skipped.
-    MustEnd,
+/// A key that a transaction has taken.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub(crate) fence_token: i64,
+    pub(crate) transaction: TransactionId,
+    /// That of the table which the transaction has written.
+    pub(crate) identity: String,
 }
 
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum NotTaken {
-    /// There is no row, or the transaction's snapshot has none.
-    Absent,
-    Held,
-    /// Another transaction or statement has it locked.
-    Skipped,
-    /// The row's ceiling is so far ahead of the clock: a token would not be above it.
-    Ahead(Duration),
-}
-
-impl Took {
-    /// Reads an answer. `taken` reads what follows [`TAKEN`]; `None` when it cannot.
-    pub(crate) fn read(answer: &str, taken: impl FnOnce(&str) -> Option<Self>) -> Result<Self, StoreError> {
-        let (word, rest) = answer.split_once(' ').unwrap_or((answer, ""));
-        let nothing = match word {
-            TAKEN => return taken(rest).ok_or_else(|| unreadable(answer)),
-            LOCKED => return Ok(Self::MustEnd),
-            ABSENT => NotTaken::Absent,
-            HELD => NotTaken::Held,
-            SKIPPED => NotTaken::Skipped,
-            AHEAD => NotTaken::Ahead(time_left(rest)?),
-            _ => return Err(unreadable(answer)),
-        };
-        Ok(Self::Nothing(nothing))
-    }
+/// Reads the answer to a [`Take`]. `taken` reads what follows [`TAKEN`]; `None` when it cannot.
+pub(crate) fn took(
+    answer: &str,
+    taken: impl FnOnce(&str) -> Option<Taken>,
+) -> Result<Took<Taken>, StoreError> {
+    let (word, rest) = answer.split_once(' ').unwrap_or((answer, ""));
+    Ok(match word {
+        TAKEN => Took::Taken(taken(rest).ok_or_else(|| unreadable(answer))?),
+        LOCKED => Took::Locked,
+        ABSENT => Took::Absent,
+        HELD => Took::Held,
+        SKIPPED => Took::Skipped,
+        AHEAD => Took::Ahead(time_left(rest)?),
+        _ => return Err(unreadable(answer)),
+    })
 }

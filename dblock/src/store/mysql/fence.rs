@@ -2,10 +2,12 @@
 
 use std::time::{Duration, Instant};
 
+use dblock_core::store::rules::Took;
+
 use super::{error, sql};
 use crate::store::fence::{
-    Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease, Take, Took,
-    TransactionId, time_left, unreadable,
+    Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease, Take, Taken,
+    TransactionId, time_left, took, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -84,7 +86,7 @@ impl Dialect for MySql {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         take: &'a Take<'a>,
-    ) -> StoreFuture<'a, Result<Took, StoreError>> {
+    ) -> StoreFuture<'a, Result<Took<Taken>, StoreError>> {
         Box::pin(async move {
             let source = take.source;
             let session = source.identity.known();
@@ -101,7 +103,7 @@ impl Dialect for MySql {
             let [answer] = &rows[..] else {
                 return Err(unreadable(&rows.join(", ")));
             };
-            took(answer, session)
+            taken(answer, session)
         })
     }
 
@@ -153,11 +155,11 @@ const NO_SESSION: &str = "dblock";
 
 /// Reads the answer of [`sql::take`], which was asked for this session: the token, and whether that session is on
 /// the transaction's server.
-fn took(answer: &str, session: Option<String>) -> Result<Took, StoreError> {
-    Took::read(answer, |rest| {
+fn taken(answer: &str, session: Option<String>) -> Result<Took<Taken>, StoreError> {
+    took(answer, |rest| {
         let (token, is_here) = rest.split_once(' ')?;
         let session = session.filter(|_| is_here == "1");
-        Some(Took::Taken {
+        Some(Taken {
             fence_token: token.parse().ok()?,
             transaction: TransactionId::new(),
             identity: session.unwrap_or_else(|| ELSEWHERE.to_owned()),

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
+use dblock_core::store::rules::Took;
+
 use super::{error, sql};
 use crate::store::fence::{
     ByLease, Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease, Take,
-    Took, TransactionId, time_left, unreadable,
+    Taken, TransactionId, time_left, took, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -104,7 +106,7 @@ impl Dialect for Postgres {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         take: &'a Take<'a>,
-    ) -> StoreFuture<'a, Result<Took, StoreError>> {
+    ) -> StoreFuture<'a, Result<Took<Taken>, StoreError>> {
         Box::pin(async move {
             let source = take.source;
             let values = [
@@ -127,7 +129,7 @@ impl Dialect for Postgres {
             let [answer] = &rows[..] else {
                 return Err(unreadable(&rows.join(", ")));
             };
-            took(answer)
+            taken(answer)
         })
     }
 
@@ -148,13 +150,13 @@ impl Dialect for Postgres {
     }
 }
 
-fn took(answer: &str) -> Result<Took, StoreError> {
+fn taken(answer: &str) -> Result<Took<Taken>, StoreError> {
     if answer.split(' ').next() == Some(sql::TAKEN_BELOW_SAVEPOINT) {
         return Err(below_savepoint("take it"));
     }
-    Took::read(answer, |rest| {
+    took(answer, |rest| {
         let mut rest = rest.splitn(3, ' ');
-        Some(Took::Taken {
+        Some(Taken {
             fence_token: rest.next()?.parse().ok()?,
             transaction: rest.next()?.to_owned(),
             identity: rest.next()?.to_owned(),

@@ -1,4 +1,4 @@
-//! Four processes with 16 tasks each want one key.
+//! Several processes want one key.
 
 use std::time::Duration;
 
@@ -13,17 +13,20 @@ use crate::worker::{Report, Work, Worker};
 
 pub(super) const SUBJECTS: &[Kind] = &[Kind::DblockPostgres, Kind::Advisory, Kind::DblockMysql];
 
-const PROCESSES: usize = 4;
-const TASKS: usize = 16;
-
-pub(super) async fn round(context: &mut Context<'_>, kind: Kind, time_ms: u64) -> anyhow::Result<Figures> {
+/// So many processes with so many tasks each.
+pub(super) async fn round(
+    context: &mut Context<'_>,
+    kind: Kind,
+    (processes, tasks): (usize, usize),
+    time_ms: u64,
+) -> anyhow::Result<Figures> {
     let url = context.servers.url(kind.place())?;
     let work = Work::Load {
-        tasks: TASKS,
+        tasks,
         warm_ms: 500,
         time_ms,
     };
-    let start = (0..PROCESSES).map(|_| Worker::start(kind, &url, "hot4", work.clone()));
+    let start = (0..processes).map(|_| Worker::start(kind, &url, "hot4", work.clone()));
     let mut workers = try_join_all(start).await?;
     try_join_all(workers.iter_mut().map(|worker| worker.tell("go"))).await?;
     // In the middle of it.

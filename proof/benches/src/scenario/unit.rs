@@ -3,12 +3,17 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
+use futures_util::future::try_join;
+
 use super::hot::longest_ms;
 use super::{Context, with_subject, with_subject_at};
 use crate::delay::Delay;
 use crate::load::{Keys, Load};
 use crate::measure::Figures;
+use crate::servers::Place;
 use crate::subject::{Kind, Use};
+use crate::worker::{Work, Worker, clock};
 
 pub(super) const POSTGRES: &[Kind] = &[
     Kind::UnitTransaction,
@@ -21,6 +26,52 @@ pub(super) const MYSQL: &[Kind] = &[
     Kind::UnitLockMysql,
     Kind::UnitForUpdateMysql,
 ];
+
+/// Their bodies take some time.
+pub(super) const LONG: &[Kind] = &[
+    Kind::UnitTransaction1ms,
+    Kind::UnitTransaction100ms,
+    Kind::UnitTransaction1msMysql,
+    Kind::UnitTransaction100msMysql,
+];
+pub(super) const KILLED: &[Kind] = &[Kind::UnitTransactionMinute, Kind::UnitTransactionMinuteMysql];
+
+/// A process is killed in its transaction: from then until the waiter in this one has done its unit.
+pub(super) async fn killed(context: &mut Context<'_>, kind: Kind) -> anyhow::Result<Figures> {
+    let url = context.servers.url(kind.place())?;
+    let waiter = match kind.place() {
+        Place::MySql => Kind::UnitTransactionMysql,
+        _ => Kind::UnitTransaction,
+    };
+    with_subject_at(context, waiter, &url, Use::apart(1), async |subject| {
+        let mut waits = subject.client("killed");
+        waits.lock().await?;
+        let mut nanos = Vec::new();
+        for _ in 0..5 {
+            let mut worker = Worker::start(kind, &url, "killed", Work::Wait).await?;
+            worker.tell("lock").await?;
+            worker.hear().await?;
+            // Nobody can see from outside that it is in its transaction.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            let kills = async {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+                worker.kill().await?;
+                Ok(clock())
+            };
+            let enters = async {
+                waits.lock().await?;
+                Ok::<_, anyhow::Error>(clock())
+            };
+            let (killed, entered) = try_join(kills, enters).await?;
+            nanos.push(entered.checked_sub(killed).context("the key was not held")?);
+        }
+        let freed = nanos.iter().max().map_or(0.0, |nanos| *nanos as f64 / 1e9);
+        let mut figures = Figures::of(0.0, nanos);
+        figures.per_s = None;
+        Ok(figures.with("freed_s", freed))
+    })
+    .await
+}
 
 /// Tasks with keys of their own.
 pub(super) async fn apart(context: &mut Context<'_>, kind: Kind, tasks: usize) -> anyhow::Result<Figures> {

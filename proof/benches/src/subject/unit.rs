@@ -2,6 +2,7 @@
 //! `lock` does all of it, so that its time is the unit's.
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use ::dblock::fence::FenceConnection;
 use ::dblock::{LockError, LockManager, LockOptions};
@@ -20,7 +21,8 @@ pub(super) const XACT_LOCK_SETTINGS: &str = "BEGIN, `pg_advisory_xact_lock`, UPD
 /// How the order is locked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
-    Transaction,
+    /// The body waits so long after its work.
+    Transaction(Duration),
     Lock,
     ForUpdate,
     XactLock,
@@ -220,9 +222,13 @@ where
     async fn under(&self, key: &str) -> anyhow::Result<()> {
         let lock = || self.locks.lock(key).options(&self.options);
         match self.way {
-            Way::Transaction => {
+            Way::Transaction(pause) => {
                 let unit = lock().transaction(&self.pool, async |mut tx| {
-                    Ok::<_, Failed>(pay::<DB>(&mut tx, &self.order).await?)
+                    pay::<DB>(&mut tx, &self.order).await?;
+                    if !pause.is_zero() {
+                        tokio::time::sleep(pause).await;
+                    }
+                    Ok::<_, Failed>(())
                 });
                 unit.await.map_err(|error| error.0)
             }

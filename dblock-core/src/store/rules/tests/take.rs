@@ -32,7 +32,7 @@ fn a_free_row_is_written_and_stays_free() {
     row.next = queued(Uuid::now_v7(), NOW, NOW + SECOND).next;
     row.revoked = true;
     let (took, _) = takes(&ask, &seen, &mut row);
-    assert_eq!(took, Took::Taken { fence_token: TOKEN });
+    assert_eq!(took, Took::Taken(TOKEN));
     let written = LockRow {
         lease_id: ask.lease_id,
         owner: ask.owner,
@@ -100,6 +100,6 @@ fn a_snapshot_that_is_older_than_the_row_takes_nothing() {
     for newer in [again, later] {
         let takes = |sees| takes(&ask(sees), &seen, &mut newer.clone()).0;
         assert_eq!(takes(Sees::FirstSeen), Took::Locked);
-        assert!(matches!(takes(Sees::Newest), Took::Taken { .. }));
+        assert!(matches!(takes(Sees::Newest), Took::Taken(_)));
     }
 }
