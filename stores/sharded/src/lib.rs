@@ -190,10 +190,14 @@ impl ShardedStore {
     /// ```
     ///
     /// # Errors
-    /// When a shard cannot be read. The message names it. Nothing is known then.
+    /// When a shard cannot be read, or has not answered within 30 seconds. The message names it. Nothing is known
+    /// then.
     ///
     /// # Cancel safety
     /// Reads only.
+    ///
+    /// # Panics
+    /// Outside of a tokio runtime.
     pub async fn time_left(&self) -> Result<Duration, StoreError> {
         rows::time_left(self).await
     }

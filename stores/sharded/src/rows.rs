@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use futures_util::future::try_join_all;
 
+use tokio::time::timeout;
+
 use super::{Place, Shard, ShardedStore};
 use dblock_core::store::clock::Timestamp;
-use dblock_core::store::{Purged, StoreError};
+use dblock_core::store::{Purged, StoreError, StoreErrorKind};
 use dblock_core::{InspectFilter, Key, LockRow};
 
 pub(super) async fn inspect(
@@ -81,13 +83,23 @@ async fn own_rows(
     }
 }
 
+/// How long [`time_left`] waits for all rows of a shard. The calls of a manager have limits of its own.
+const LONGEST_READ: Duration = Duration::from_secs(30);
+
 /// Until when the old rows of keys that move mean something that their new rows do not say.
 pub(super) async fn time_left(store: &ShardedStore) -> Result<Duration, StoreError> {
     if !store.places.are_moving() {
         return Ok(Duration::ZERO);
     }
     let whole = InspectFilter::new().include_free().limit(u32::MAX);
-    let pages = try_join_all(store.shards.iter().map(|shard| read(shard, &whole))).await?;
+    let pages = store.shards.iter().map(async |shard| {
+        let page = timeout(LONGEST_READ, read(shard, &whole)).await;
+        page.unwrap_or_else(|_| {
+            let message = format!("not answered within {LONGEST_READ:?}");
+            Err(shard.named(StoreError::new(StoreErrorKind::Unreachable, message)))
+        })
+    });
+    let pages = try_join_all(pages).await?;
     let mut left = Duration::ZERO;
     for (at, page) in pages.iter().enumerate() {
         for row in page {

@@ -1,13 +1,20 @@
 //! The tokens of keys that move.
 
+use std::future::pending;
+use std::sync::Arc;
 use std::time::Duration;
 
 use dblock::open;
-use dblock::store::{Acquire, Action, MemoryStore, Store, StoreErrorKind};
+use dblock::store::{
+    Acquire, Action, Capabilities, MemoryStore, Outcome, Request, Store, StoreError, StoreErrorKind,
+    StoreFuture,
+};
+use dblock::{InspectFilter, Key, LockRow};
 use dblock_tests::faulty_store::{Fault, Kind};
+use tokio::time::timeout;
 
-use crate::LONG;
 use crate::moves::{Move, acquire, answer, fresh, release, request, row, token};
+use crate::{LONG, shards};
 
 #[tokio::test]
 async fn tokens_that_could_not_be_raised_are_not_given() {
@@ -102,4 +109,52 @@ async fn what_only_the_old_shard_knows_is_waited_for() {
         Duration::ZERO,
         "both know the lease, and its token"
     );
+}
+
+/// Hangs whatever it is asked.
+#[derive(Debug)]
+struct Hangs;
+
+impl Store for Hangs {
+    fn capabilities(&self) -> Capabilities {
+        MemoryStore::new().capabilities()
+    }
+
+    fn apply<'a>(&'a self, _: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+        Box::pin(pending())
+    }
+
+    fn check_schema(&self) -> StoreFuture<'_, Result<(), StoreError>> {
+        Box::pin(pending())
+    }
+
+    fn migrate(&self) -> StoreFuture<'_, Result<(), StoreError>> {
+        Box::pin(pending())
+    }
+
+    fn inspect<'a>(&'a self, _: &'a InspectFilter) -> StoreFuture<'a, Result<Vec<LockRow>, StoreError>> {
+        Box::pin(pending())
+    }
+
+    fn revoke<'a>(&'a self, _: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(pending())
+    }
+
+    fn force_release<'a>(&'a self, _: &'a Key) -> StoreFuture<'a, Result<bool, StoreError>> {
+        Box::pin(pending())
+    }
+
+    fn close(&self) -> StoreFuture<'_, ()> {
+        Box::pin(pending())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shard_that_hangs_is_not_waited_for_without_end() {
+    let (one, other): (Arc<dyn Store>, Arc<dyn Store>) = (Arc::new(MemoryStore::new()), Arc::new(Hangs));
+    let store = shards([("a", &one)]).moving_to(shards([("b", &other)])).unwrap();
+    let left = timeout(Duration::from_mins(10), store.time_left()).await;
+    let error = left.expect("it hangs").unwrap_err();
+    assert_eq!(error.kind(), StoreErrorKind::Unreachable);
+    assert!(error.to_string().contains("\"b\""), "{error}");
 }
