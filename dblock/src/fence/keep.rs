@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use sqlx::Transaction;
+use sqlx::{Connection as _, Transaction};
 use tokio::time::timeout;
 
 use super::{answers_for, check_of, dialect_of, failed, prepare, refused, verify};
@@ -21,7 +21,7 @@ use crate::{LockError, LostReason};
 /// How long a statement of ours may take in a transaction. The connection may be dead, and nobody have noticed.
 pub(crate) const STATEMENT_TIMEOUT: Duration = Duration::from_millis(2500);
 
-/// How long a commit may take while the lease goes on.
+/// How long a commit may take. Nobody else of this process gets the key meanwhile.
 const COMMIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Refuses options that make no sense for a lock that ends with a transaction.
@@ -276,9 +276,13 @@ where
         lease.end_as_gone();
         return Err(other_hold(lease));
     }
+    if !transaction.is_in_transaction() {
+        return Err(failed(lease, over()));
+    }
     let source = check_of(lease, hold.engine())?.source;
-    let committed = fence::commit(source.dialect, transaction, id).await;
+    let committed = timeout(COMMIT_TIMEOUT, fence::commit(source.dialect, transaction, id)).await;
     committed
+        .unwrap_or_else(|_| Err(commit_unanswered()))
         .map_err(|error| failed(lease, error))?
         .map_err(|error| failed(lease, over().with_source(error)))?;
     source.pools.saw_a_lock_end(pool);
@@ -307,24 +311,34 @@ where
     let Some(by_lease) = dialect.by_lease(source) else {
         return Err(refused(lease, hold.engine()).await);
     };
+    if !transaction.is_in_transaction() {
+        return Err(failed(lease, over()));
+    }
+    let own = lease.transaction_mark().to_string();
     let [key, lease_id, _] = check.values();
     let mark = source.query(&mut transaction, &by_lease.check, [key, lease_id]);
     // Before the commit is sent nothing stands.
-    let mark = timeout(STATEMENT_TIMEOUT, mark)
-        .await
-        .map_err(|_| not_answered(lease.key()))?
-        .map_err(|error| failed(lease, of_check(error, source, pool)))?;
-    match mark.first() {
-        None => Err(match refused(lease, hold.engine()).await {
-            LockError::Store { source: error, .. } => failed(lease, must_lock_first(error, source, pool)),
-            lost => lost,
-        }),
-        Some(mark) if *mark != lease.transaction_mark().to_string() => Err(failed(lease, over())),
-        Some(_) => {
-            let committed = timeout(COMMIT_TIMEOUT, fence::commit_checked(dialect, transaction)).await;
-            let committed = committed.unwrap_or_else(|_| Err(fence::of_commit(unanswered(COMMIT_TIMEOUT))));
-            committed.map_err(|error| failed(lease, error))
-        }
+    let checked = timeout(STATEMENT_TIMEOUT, mark).await;
+    let refusal = match checked.map_err(|_| not_answered(lease.key()))? {
+        Ok(marks) => match marks.first() {
+            Some(mark) if *mark == own => {
+                let committed = timeout(COMMIT_TIMEOUT, fence::commit_checked(dialect, transaction)).await;
+                let committed = committed.unwrap_or_else(|_| Err(commit_unanswered()));
+                return committed.map_err(|error| failed(lease, error));
+            }
+            Some(_) => return Err(failed(lease, over())),
+            None => match refused(lease, hold.engine()).await {
+                LockError::Store { source: error, .. } => failed(lease, must_lock_first(error, source, pool)),
+                lost => lost,
+            },
+        },
+        Err(error) => failed(lease, of_check(error, source, pool)),
+    };
+    // Where the body has ended the transaction, its work stands.
+    let mark = source.query(&mut transaction, by_lease.mark, []);
+    match timeout(STATEMENT_TIMEOUT, mark).await {
+        Ok(Ok(marks)) if refusal.is_retryable() && marks.first() != Some(&own) => Err(failed(lease, over())),
+        _ => Err(refusal),
     }
 }
 
@@ -348,9 +362,9 @@ fn must_lock_first(error: StoreError, source: &FenceSource, pool: PoolId) -> Sto
     StoreError::new(StoreErrorKind::Conflict, message).with_source(error)
 }
 
-fn unanswered(limit: Duration) -> StoreError {
-    let message = format!("the database has not answered within {limit:?}");
-    StoreError::new(StoreErrorKind::Interrupted, message)
+fn commit_unanswered() -> StoreError {
+    let message = format!("the database has not answered within {COMMIT_TIMEOUT:?}");
+    fence::of_commit(StoreError::new(StoreErrorKind::Interrupted, message))
 }
 
 /// Nothing stands of the transaction, which must end.

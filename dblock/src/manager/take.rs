@@ -106,7 +106,7 @@ impl LockManager {
             Err(error) => return Err(error),
         };
         // Nothing waits with a transaction open.
-        rolled_back(key, transaction).await;
+        rolled_back(key, transaction, self.time_to_take(began)).await;
         turn.for_lease(no_turns_for).await.map(Err)
     }
 

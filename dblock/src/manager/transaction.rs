@@ -6,7 +6,7 @@ use std::slice::from_ref;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
-use sqlx::{Pool, Transaction};
+use sqlx::{Connection as _, Pool, Transaction};
 use tokio::time::timeout;
 use tracing::Instrument as _;
 
@@ -33,15 +33,17 @@ impl LockBuilder<'_> {
     /// commit and never before, and nothing is committed when the lock was lost.
     ///
     /// On PostgreSQL, MySQL and MariaDB the transaction itself takes a free key, in one round trip and without a
-    /// lease: for however long it is open, no ttl runs. Elsewhere, where the key is not free, where others wait for the key while the
-    /// pool has no connection for 50 ms, and on MySQL and MariaDB where the key is new, the lock is acquired first, which costs a
-    /// commit, and calls that wait for each other in one process hand it over. It then is a lease as any other, which is
+    /// lease: for however long it is open, no ttl runs. The lock is acquired first, which costs a commit, on SQLite;
+    /// where the key is held, or its owner has not released it; where others of this process wait for it, or do so while
+    /// the pool has no connection for 50 ms; and on MySQL and MariaDB where the key is new. Then calls that wait for each
+    /// other in one process hand the lock over. It is a lease as any other, which is
     /// renewed while the body runs and checked right before the commit; or the transaction writes its release before
     /// the body, and keeps the key from there on.
     ///
     /// While the call waits for the lock it keeps no connection of the pool. A call that has the lock waits for a
     /// connection within what is left of `wait`, or within a second if that is more. After five seconds it gives the key
-    /// to others, and goes on with its place in the pool's queue. When the body returns
+    /// to others, and goes on with its place in the pool's queue. Beyond `wait` a call takes 2.5 seconds for each
+    /// statement of its own that the database does not answer, and 30 seconds for the commit. When the body returns
     /// an error or panics, or the future is dropped, the transaction is rolled back and the lock is released.
     /// A nested call with the same key re-enters. It must have ended before the body has: a guard that outlives
     /// the body fails the call.
@@ -56,14 +58,14 @@ impl LockBuilder<'_> {
     ///
     /// - those of [`acquire`](Self::acquire), and [`LockError::Invalid`] for several keys;
     /// - [`LockError::Invalid`] for options with `hold_min`, and when the body has not dropped its
-    ///   transaction: then nothing is committed, and the transaction keeps the key until it is dropped;
+    ///   transaction: then nothing is committed, and a transaction that keeps the key does so until it is dropped;
     /// - [`LockError::Lost`] when the lease ended before the transaction kept it, or `max_hold` is over;
     /// - [`LockError::Store`] when the transaction cannot begin or commit, or is not on the lock's database, or
     ///   when the lease ran out before the body began because the database did not answer.
     ///   Of the kind [`StoreErrorKind::Conflict`], such as a deadlock or a serialization failure, nothing of
     ///   the transaction stands, and the whole call may be repeated. Of another kind some of it may stand:
-    ///   the commit was never answered, or the body has ended the transaction or swallowed an error that
-    ///   ended it.
+    ///   the commit was never answered, or the body has ended the transaction, on MySQL and MariaDB by an error that it
+    ///   swallowed, too.
     ///
     /// # Cancel safety
     /// Dropping the future rolls the transaction back and releases the lock in the background. If it is
@@ -140,7 +142,8 @@ impl LockBuilder<'_> {
             Err(error) => {
                 drop(ends_others);
                 // A connection that cannot roll back is closed. That rolls back too.
-                match (rolled_back(hold.lease().key(), transaction).await, ends) {
+                let rolled_back = rolled_back(hold.lease().key(), transaction, STATEMENT_TIMEOUT).await;
+                match (rolled_back, ends) {
                     (true, Ends::Taken(_)) => hold.transaction_over(),
                     _ => drop(body::leave(vec![hold], false).await),
                 }
@@ -178,9 +181,12 @@ pub(super) struct Opened<DB: sqlx::Database> {
 pub(super) async fn rolled_back<DB: sqlx::Database>(
     key: &Key,
     transaction: Transaction<'static, DB>,
+    limit: Duration,
 ) -> bool {
-    match timeout(STATEMENT_TIMEOUT, transaction.rollback()).await {
-        Ok(Ok(())) => return true,
+    // The rollback of one that is over sends nothing.
+    let was_open = transaction.is_in_transaction();
+    match timeout(limit, transaction.rollback()).await {
+        Ok(Ok(())) => return was_open,
         Ok(Err(error)) => tracing::debug!(key = %key.typed(), %error, "the rollback failed"),
         Err(_) => tracing::debug!(key = %key.typed(), "the rollback was not answered"),
     }

@@ -190,8 +190,15 @@ async fn a_body_that_ends_its_transaction_fails_the_call(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
     let work = Work::new(&backend).await;
     is_free(&other).await;
-    for ends in ["COMMIT", "COMMIT; BEGIN", "ROLLBACK AND CHAIN"] {
-        let body = after_another(&locks, postgres(&backend), async |mut tx| {
+    let options = postgres(&backend).connect_options().as_ref().clone();
+    for ends in [
+        "COMMIT",
+        "COMMIT; BEGIN",
+        "ROLLBACK AND CHAIN",
+        "COMMIT; SET search_path = pg_catalog",
+    ] {
+        let pool = PgPoolOptions::new().connect_with(options.clone()).await.unwrap();
+        let body = after_another(&locks, &pool, async |mut tx| {
             execute(&mut **tx, work.insert()).await?;
             Ok(execute(&mut **tx, ends.to_owned()).await?)
         });

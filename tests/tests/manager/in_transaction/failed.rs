@@ -15,6 +15,7 @@ use dblock_tests::line::{self, Line};
 use dblock_tests::proxy::Traffic;
 use dblock_tests::{Backend, on_every_store};
 use futures_util::FutureExt as _;
+use sqlx::Connection as _;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -25,6 +26,7 @@ on_every_store!(databases:
     an_error_of_the_body_takes_its_work_back,
     a_panic_of_the_body_takes_its_work_back,
     a_call_that_is_dropped_leaves_nothing_behind,
+    a_nested_transaction_that_was_dropped_while_it_began_is_no_silent_rollback,
     a_pool_without_a_free_connection_does_not_keep_the_key,
 );
 on_every_store!(servers:
@@ -42,6 +44,7 @@ of_a_free_key!(
     a_panic_of_the_body_takes_its_work_back,
     a_call_that_is_dropped_leaves_nothing_behind,
     a_body_that_ends_its_transaction_fails_the_call,
+    a_nested_transaction_that_was_dropped_while_it_began_is_no_silent_rollback,
     a_check_in_a_transaction_that_is_over_is_no_reason_to_repeat,
     a_connection_that_is_killed_frees_the_key,
     a_guard_that_outlives_the_body_is_lost,
@@ -184,6 +187,29 @@ async fn a_body_that_ends_its_transaction_fails_the_call(backend: Backend) {
         assert_eq!(work.done(&backend).await, stands, "{end}");
         is_free(&other).await;
     }
+}
+
+/// sqlx 0.9.0 rolls the outer transaction back then, but not on MySQL.
+async fn a_nested_transaction_that_was_dropped_while_it_began_is_no_silent_rollback(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    let stands;
+    on_its_pool!(backend, pool => {
+        let call = locks.lock("key").options(&patient()).transaction(pool, async |mut tx| {
+            execute(&mut **tx, work.insert()).await?;
+            drop((**tx).begin().now_or_never());
+            Ok::<_, Failure>(())
+        });
+        stands = match call.await {
+            Ok(()) => 1,
+            Err(failed) => {
+                assert_eq!(failed.kind(), StoreErrorKind::Other);
+                0
+            }
+        };
+    });
+    assert_eq!(work.done(&backend).await, stands);
+    is_free(&other).await;
 }
 
 /// As above, and the body notices. What it has written before or since stands.

@@ -1,5 +1,7 @@
 //! What is special to keys that transactions take on MySQL and MariaDB.
 
+use std::time::Duration;
+
 use dblock::store::StoreErrorKind;
 use dblock::{LockManager, begin, current, distributed_lock};
 use dblock_servers::Server;
@@ -8,10 +10,11 @@ use dblock_tests::line::{self, Line};
 use dblock_tests::{Backend, on_every_store, own_server};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Executor as _, MySql, MySqlPool, Transaction};
+use tokio::time::{sleep, timeout};
 
 use super::taken::enters;
 use super::{Failure, execute, is_free};
-use crate::patient;
+use crate::{LONG, patient};
 
 on_every_store!(mysql:
     a_new_key_gets_a_lease,
@@ -196,7 +199,7 @@ async fn a_store_whose_sessions_have_ended_takes_keys_all_the_same() {
         assert!(line.row("key").await.fence_token > before);
         let ports = line.proxy.ports();
         assert!(!ports.is_empty());
-        for port in ports {
+        for port in &ports {
             let id = format!(
                 "SELECT CAST(ID AS SIGNED) FROM information_schema.PROCESSLIST WHERE HOST LIKE '%:{port}'"
             );
@@ -206,5 +209,12 @@ async fn a_store_whose_sessions_have_ended_takes_keys_all_the_same() {
                 .unwrap();
             execute(&pool, format!("KILL {id}")).await.unwrap();
         }
+        // A session goes on for a moment.
+        let ended = async {
+            while line.proxy.ports().iter().any(|port| ports.contains(port)) {
+                sleep(Duration::from_millis(5)).await;
+            }
+        };
+        timeout(LONG, ended).await.expect("the sessions end");
     }
 }
