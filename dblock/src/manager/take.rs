@@ -84,8 +84,8 @@ impl LockManager {
             Err(None) => return turn.for_lease(Duration::ZERO).await.map(Err),
             Err(Some(error)) => return Err(LockError::store_of(key, fence::begin_failed(error))),
         };
-        let takes = self.take_in(key, source, &turn, true, &mut transaction);
-        let Ok(tried) = timeout(self.time_to_take(began), takes).await else {
+        let tries = self.take_in(key, source, &turn, true, &mut transaction);
+        let Ok(tried) = timeout(self.time_to_take(began), tries).await else {
             // Its rollback is sent when the server answers.
             drop(transaction);
             return turn.for_lease(Duration::ZERO).await.map(Err);

@@ -28,7 +28,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
                 let cause = judge(pair, calls, facts);
                 *verdict.overlaps.entry(cause).or_default() += 1;
                 // A long section overlaps many others; it is reported once.
-                let (former, _) = former(pair);
+                let (former, _) = former(pair, calls);
                 if cause == Cause::Unexplained && found.insert((former.process, former.number)) {
                     verdict.findings.push(Finding::Overlap {
                         key: key.to_owned(),
@@ -44,15 +44,17 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
 }
 
 /// Which of the two should have ended before the other began: the one that entered first. But an earlier grant,
-/// with the smaller token, may enter later; so a smaller token counts as the former if it was asked for in time.
-fn former<'a>(pair: [(&'a Call, &'a Section); 2]) -> (&'a Call, &'a Section) {
+/// with the smaller token, may enter later; so a smaller token counts as the former if it was asked for in time. A
+/// nested call has the grant of its acquirer.
+fn former<'a>(pair: [(&'a Call, &'a Section); 2], calls: &Calls) -> (&'a Call, &'a Section) {
     let [late, early] = pair;
-    let overtaken = late.1.token < early.1.token && late.0.asked < early.1.entered;
+    let acquirer = calls.get(late.0.process, late.0.acquirer).unwrap_or(late.0);
+    let overtaken = late.1.token < early.1.token && acquirer.asked < early.1.entered;
     if overtaken { late } else { early }
 }
 
 fn judge(pair: [(&Call, &Section); 2], calls: &Calls, facts: &Facts) -> Cause {
-    let (call, section) = former(pair);
+    let (call, section) = former(pair, calls);
     let acquirer = calls.get(call.process, call.acquirer).unwrap_or(call);
     if acquirer.form.ends_with_transaction() {
         // Its transaction ended before its section, as with its session, and nothing of it stands.

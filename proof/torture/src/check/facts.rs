@@ -68,6 +68,8 @@ pub(crate) struct Facts {
     /// When replies of the store came late, by slot.
     slowed: HashMap<usize, Vec<Span>>,
     slow_commits: Vec<Span>,
+    /// When requests or replies of a process were lost or kept back, by slot.
+    unanswered: HashMap<usize, Vec<Span>>,
     store: String,
     /// When the server was killed or stopped.
     crashes: Vec<i64>,
@@ -159,6 +161,16 @@ impl Facts {
                 Event::Fault {
                     fault: Fault::Slow { slot, ms, .. },
                 } => facts.slowed.entry(*slot).or_default().push(Span {
+                    from: *at,
+                    to: *at + i64::from(*ms) * MS,
+                }),
+                Event::Fault {
+                    fault:
+                        Fault::Cut { slot, ms }
+                        | Fault::BlackHole { slot, ms }
+                        | Fault::Deaf { slot, ms }
+                        | Fault::DeliverLate { slot, ms },
+                } => facts.unanswered.entry(*slot).or_default().push(Span {
                     from: *at,
                     to: *at + i64::from(*ms) * MS,
                 }),
@@ -288,6 +300,12 @@ impl Facts {
         let slowed = self.slowed.get(&process.slot).map_or(&[][..], Vec::as_slice);
         let mut late = slowed.iter().chain(&self.slow_commits).chain(self.still(process));
         late.any(|late| late.within(span) > 0)
+    }
+
+    /// Whether requests or replies of a process were lost or kept back in `span`.
+    pub(crate) fn is_unanswered(&self, process: ProcessId, span: Span) -> bool {
+        let mut spans = self.unanswered.get(&process.slot).into_iter().flatten();
+        spans.any(|unanswered| unanswered.within(span) > 0)
     }
 
     /// When a change of the primary or the leader may have lost grants.

@@ -87,10 +87,14 @@ fn hold_min_counts_from_the_entry_beside_a_body_that_overran_seed_8() {
     assert!(sketch(1_100));
 }
 
-/// Seed 91 on PostgreSQL: the replies were late, and the lease ended before its `hold_min` was written.
+/// Seeds 91 and 281 on PostgreSQL: the replies were late, or did not come, and the lease ended before its `hold_min`
+/// was written.
 #[test]
-fn a_lease_that_ends_before_hold_min_is_written_leaves_the_key_seed_91() {
-    let sketch = |answered, slow: bool| {
+fn a_lease_that_ends_before_hold_min_is_written_leaves_the_key_seeds_91_and_281() {
+    let (slot, ms) = (A.slot, 1_000);
+    let slow = Fault::Slow { slot, delay: 200, ms };
+    let hole = Fault::BlackHole { slot, ms };
+    let sketch = |answered, fault: Option<&Fault>| {
         let mut sketch = Sketch::default();
         let ask = Ask {
             ttl: 500,
@@ -101,9 +105,7 @@ fn a_lease_that_ends_before_hold_min_is_written_leaves_the_key_seed_91() {
         sketch.enter(A, 1, 5, ("10", 10));
         sketch.leave(A, 1, 20, 20);
         sketch.answer(A, 1, answered, End::Done, None);
-        if slow {
-            let (slot, delay, ms) = (A.slot, 200, 1_000);
-            let fault = Fault::Slow { slot, delay, ms };
+        if let Some(fault) = fault.cloned() {
             sketch = sketch.runner(10, Event::Fault { fault });
         }
         let found = sketch.section(B, 1, 20, 900, 901).findings();
@@ -111,9 +113,11 @@ fn a_lease_that_ends_before_hold_min_is_written_leaves_the_key_seed_91() {
             .iter()
             .any(|found| matches!(found, Finding::HoldMinCut { .. }))
     };
-    assert!(!sketch(500, true));
-    assert!(sketch(499, true));
-    assert!(sketch(500, false));
+    for fault in [&slow, &hole] {
+        assert!(!sketch(500, Some(fault)));
+        assert!(sketch(499, Some(fault)));
+    }
+    assert!(sketch(500, None));
 }
 
 #[test]

@@ -48,6 +48,34 @@ fn a_transaction_that_was_rolled_back_may_outlast_its_lock() {
     assert_eq!(overlap(counted(beside_another(), &[])), Cause::RolledBack);
 }
 
+/// Seed 281 on PostgreSQL: a nested call entered after another owner.
+#[test]
+fn a_nested_call_of_a_transaction_that_was_rolled_back_may_too() {
+    let nested = |rolled_back: bool| {
+        let mut sketch = Sketch::default();
+        let form = Form::Transaction;
+        let ask = Ask {
+            form,
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 1, 100, ask);
+        sketch.enter(A, 1, 100, ("a", 10));
+        let ask = Ask {
+            within: Some(1),
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 2, 210, ask);
+        sketch.enter(A, 2, 210, ("a", 10));
+        sketch.end(A, 2, 220, End::Done);
+        sketch.end(A, 1, 300, End::Done);
+        let lines: &[_] = if rolled_back { &[] } else { &[(1, 10, A)] };
+        let found = counted(sketch.section(B, 1, 20, 200, 250), lines).findings();
+        found.iter().any(|found| matches!(found, Finding::Overlap { .. }))
+    };
+    assert!(!nested(true));
+    assert!(nested(false));
+}
+
 #[test]
 fn nobody_enters_in_a_transaction_beside_another_owner() {
     let mut sketch = Sketch::default().section(B, 1, 5, 0, 300);
