@@ -539,40 +539,46 @@ async fn a_replica_takes_the_place_of_a_server_that_hangs() {
 
     let store = RedisStore::new(cluster.url()).unwrap();
     let mut keys = (0..).map(|number| format!("k{number}"));
-    let key = loop {
+    let mut own = async || loop {
         let key = keys.next().unwrap();
         let row = store.row_key(&key);
         if said::<u16>(&mut servers[0].1, &format!("CLUSTER KEYSLOT {row}")).await < 5_461 {
-            break key;
+            return key;
         }
     };
-    one(&store, &key).await.unwrap();
+    let (before, after) = (own().await, own().await);
+    one(&store, &before).await.unwrap();
     // It waits for what its own connection has written, and for all that was written before.
-    let after = format!("SET {}:after 1", store.row_key(&key));
-    said::<String>(&mut servers[0].1, &after).await;
+    let last = format!("SET {}:last 1", store.row_key(&before));
+    said::<String>(&mut servers[0].1, &last).await;
     assert_eq!(said::<u16>(&mut servers[0].1, "WAIT 1 5000").await, 1);
     // Not before: on a slow machine the replica would take over from a primary that is well.
     for server in servers.iter_mut().map(|(_, server)| server).chain([&mut replica]) {
         said::<String>(server, "CONFIG SET cluster-node-timeout 1000").await;
     }
     cluster.pause().unwrap();
-    let taken_over = async |store: &RedisStore| loop {
-        let answer = timeout(Duration::from_millis(2_500), one(store, &key)).await;
-        match answer {
+    let answer = async |store: &RedisStore, key: &str| loop {
+        match timeout(Duration::from_millis(2_500), one(store, key)).await {
             Ok(Ok(outcome)) => return outcome,
             Ok(Err(failed)) => assert!(failed.is_retryable(), "{failed}"),
             Err(_) => {}
         }
     };
-    let busy = taken_over(&store).await;
+    let busy = answer(&store, &before).await;
     assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
+    // Only the replica knows of this one. One whose answer was lost has taken it, too.
+    let _ = answer(&store, &after).await;
+    let token = async |store: &RedisStore| match answer(store, &after).await {
+        Outcome::Busy(holder) => holder.fence_token,
+        other => panic!("{other:?}"),
+    };
+    let granted = token(&store).await;
 
     // It does not know yet that it has been replaced.
     cluster.wake().unwrap();
     let late = RedisStore::new(cluster.url()).unwrap();
     for store in [&store, &late] {
-        let busy = taken_over(store).await;
-        assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
+        assert_eq!(token(store).await, granted);
     }
 }
 
