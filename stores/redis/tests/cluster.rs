@@ -484,7 +484,11 @@ async fn clients_of_the_users_connect_to_all_servers() {
     assert_eq!(refused.kind(), StoreErrorKind::Refused, "{refused}");
     let store = store.connect_with(move |server| {
         let login = server.redis_settings().clone().set_password(&password);
-        std::future::ready(redis::Client::open(server.set_redis_settings(login)))
+        async {
+            // A password may take longer to get than a server may take to answer.
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            redis::Client::open(server.set_redis_settings(login))
+        }
     });
     let locks = LockManager::builder(store).build().await.unwrap();
     for number in 0..8 {
