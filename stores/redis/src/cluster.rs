@@ -86,7 +86,10 @@ impl Drop for Sent<'_> {
         let mut map = self.cluster.map();
         if self.answered {
             map.doubted.remove(self.address);
-            let own = map.ranges.iter_mut().filter(|range| range.address == self.address);
+            let own = map
+                .ranges
+                .iter_mut()
+                .filter(|range| range.address == self.address);
             own.for_each(|range| range.is_sure = true);
         } else {
             map.doubted.insert(self.address.to_owned(), Instant::now());
