@@ -35,6 +35,12 @@ use self::way::Way;
 /// The client that this store uses. Its types are those of [`ZookeeperStore::acls`].
 pub use zookeeper_client;
 
+/// A session is not opened within less, because that is a commit.
+const SHORTEST_SESSION: Duration = Duration::from_secs(1);
+
+/// An opening is given up after a session's time.
+const LONGEST_SESSION: Duration = Duration::from_hours(1);
+
 /// Locks in ZooKeeper. It is made from a URL, and opens no session until it is used. Each manager has a
 /// session of its own; the calls of this type itself share another one with its clones.
 ///
@@ -82,9 +88,17 @@ impl ZookeeperStore {
     /// How long a session that is asked for lasts. ZooKeeper grants at least two and at most twenty of its ticks. A
     /// server that is silent for two fifths of what it has granted is taken for gone, and another one is asked.
     /// Choose a longer session where a commit takes longer than three seconds. Default: 15 seconds.
-    #[must_use]
-    pub fn session_timeout(self, length: Duration) -> Self {
-        self.with(|way| way.with_session(length))
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] below a second and above an hour.
+    pub fn session_timeout(self, length: Duration) -> Result<Self, LockError> {
+        if !(SHORTEST_SESSION..=LONGEST_SESSION).contains(&length) {
+            return Err(LockError::invalid(format!(
+                "a session of {length:?} is refused: give it from {SHORTEST_SESSION:?} to {LONGEST_SESSION:?}, a few times as \
+                 long as a commit takes"
+            )));
+        }
+        Ok(self.with(|way| way.with_session(length)))
     }
 
     /// Who may do what with the nodes that are made from now on. Default: the user of the URL everything, if there is
