@@ -17,7 +17,7 @@ use crate::{api, book, etcd, install, package, stores, torture};
 /// The features that are built together: all but TLS to SQL databases, which needs headers of OpenSSL that a bare
 /// machine does not have, and which is sqlx's to test.
 pub(crate) const FEATURES: &str = "dblock/macros,dblock/metrics,dblock/mysql,dblock/postgres,dblock/run_once,dblock/serde,dblock/sqlite,\
-     dblock-conformance/fence,dblock-redis/tls-rustls,dblock-zookeeper/tls-rustls,\
+     dblock-conformance/fence,dblock-redis/tls-rustls,dblock-zookeeper/sasl-digest-md5,dblock-zookeeper/tls-rustls,\
      dblock-diesel-async/mysql,dblock-diesel-async/postgres,\
      dblock-sea-orm/mysql,dblock-sea-orm/postgres,dblock-sea-orm/sqlite";
 

@@ -49,6 +49,25 @@ pub async fn start_with_tls(certificates: &Certificates) -> anyhow::Result<Serve
         .await
 }
 
+/// Starts a server that takes no session but those of users of SASL (DIGEST-MD5): each a name and a password.
+///
+/// # Errors
+/// It is not installed, or does not start.
+pub async fn start_with_sasl(users: &[(&str, &str)]) -> anyhow::Result<Server> {
+    let programs = Programs::find().context("ZooKeeper is not installed")?;
+    let (top, port) = (temporary_folder()?, free_port()?);
+    let account = Account::for_server("zookeeper")?;
+    let folder = account.folder(top.path(), "zookeeper")?;
+    let users = users
+        .iter()
+        .map(|(name, password)| format!(" user_{name}=\"{password}\""));
+    let users = users.collect::<Vec<_>>().concat();
+    let module = "org.apache.zookeeper.server.auth.DigestLoginModule";
+    let jaas = format!("Server {{ {module} required{users}; }};\n");
+    account.write(&folder.join("jaas"), &jaas)?;
+    programs.start_in(top, Purpose::Tests, port, None, None).await
+}
+
 /// Starts a server whose commits take so long from [`SlowDisk::slow_down`] on.
 ///
 /// # Errors
@@ -171,6 +190,16 @@ impl Programs {
                 command.arg("-Dorg.slf4j.simpleLogger.defaultLogLevel=warn");
                 if purpose == Purpose::Tests {
                     command.arg("-Dzookeeper.forceSync=no");
+                }
+                if folder.join("jaas").is_file() {
+                    command.arg(format!(
+                        "-Djava.security.auth.login.config={}/jaas",
+                        folder.display()
+                    ));
+                    command.args([
+                        "-Dzookeeper.authProvider.1=org.apache.zookeeper.server.auth.SASLAuthenticationProvider",
+                        "-Dzookeeper.sessionRequireClientSASLAuth=true",
+                    ]);
                 }
                 if folder.join("slow.so").is_file() {
                     SlowDisk::under(&folder, &mut command);

@@ -1,8 +1,9 @@
 //! Certificates of one's own for TLS: the files that a URL names.
 
 use dblock_core::store::StoreError;
-
-use crate::login::Clients;
+#[cfg(feature = "tls-rustls")]
+use redis::IntoConnectionInfo as _;
+use redis::{ConnectionInfo, RedisResult};
 
 /// The paths of files in the PEM format.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -22,25 +23,28 @@ impl Certificates {
 
 #[cfg(feature = "tls-rustls")]
 impl Certificates {
-    /// What makes clients with these certificates. The files are read for each connection, because certificates are
-    /// replaced before they expire.
-    pub(crate) fn clients(self) -> Result<Clients, StoreError> {
-        if let Err(error) = self.read() {
+    /// Whether the files can be used now.
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        let checked = "rediss://localhost"
+            .into_connection_info()
+            .and_then(|server| self.for_server(server));
+        checked.map(drop).map_err(|error| {
             let message = format!("the certificates that the URL names cannot be used: {error}");
-            return Err(StoreError::new(
-                dblock_core::store::StoreErrorKind::Unsupported,
-                message,
-            ));
-        }
-        Ok(Clients::new(move |server| {
-            let client = self
-                .read()
-                .and_then(|read| redis::Client::build_with_tls(server, read));
-            std::future::ready(client)
-        }))
+            StoreError::new(dblock_core::store::StoreErrorKind::Unsupported, message)
+        })
     }
 
-    fn read(&self) -> redis::RedisResult<redis::TlsCertificates> {
+    /// The server with these certificates. The files are read for each connection, because certificates are replaced
+    /// before they expire.
+    pub(crate) fn for_server(&self, server: ConnectionInfo) -> RedisResult<ConnectionInfo> {
+        if self.are_none() {
+            return Ok(server);
+        }
+        let client = redis::Client::build_with_tls(server, self.read()?)?;
+        Ok(client.get_connection_info().clone())
+    }
+
+    fn read(&self) -> RedisResult<redis::TlsCertificates> {
         let read = |path: &Option<String>| match path {
             Some(path) => std::fs::read(path)
                 .map(Some)
@@ -48,28 +52,29 @@ impl Certificates {
             None => Ok(None),
         };
         let own = read(&self.certificate)?.zip(read(&self.key)?);
-        let read = redis::TlsCertificates {
+        Ok(redis::TlsCertificates {
             client_tls: own.map(|(client_cert, client_key)| redis::ClientTlsConfig {
                 client_cert,
                 client_key,
             }),
             root_cert: read(&self.authorities)?,
-        };
-        // Finds out whether they are certificates.
-        redis::Client::build_with_tls("rediss://localhost", read.clone())?;
-        Ok(read)
+        })
     }
 }
 
 #[cfg(not(feature = "tls-rustls"))]
+#[allow(
+    clippy::unnecessary_wraps,
+    clippy::unused_self,
+    reason = "with the feature it fails"
+)]
 impl Certificates {
     /// Without TLS a URL that may have certificates has been refused.
-    #[allow(
-        clippy::unnecessary_wraps,
-        clippy::unused_self,
-        reason = "with the feature it fails"
-    )]
-    pub(crate) fn clients(self) -> Result<Clients, StoreError> {
-        Ok(Clients::default())
+    pub(crate) fn check(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    pub(crate) fn for_server(&self, server: ConnectionInfo) -> RedisResult<ConnectionInfo> {
+        Ok(server)
     }
 }

@@ -86,6 +86,11 @@ impl Drop for Sent<'_> {
         let mut map = self.cluster.map();
         if self.answered {
             map.doubted.remove(self.address);
+            let own = map
+                .ranges
+                .iter_mut()
+                .filter(|range| range.address == self.address);
+            own.for_each(|range| range.is_sure = true);
         } else {
             map.doubted.insert(self.address.to_owned(), Instant::now());
         }
@@ -349,8 +354,9 @@ impl Cluster {
         Ok(ranges)
     }
 
-    /// Keeps what was said, unless something newer is known of a server that is not in doubt. Leaves servers that
-    /// have no slots any more: their connections end with the requests that are on their way there.
+    /// Keeps what was said, unless something newer is known. Of a server in doubt only what is sure is known: a cut-off
+    /// primary that is back tells an older epoch, and would grant again what its successor has granted. Leaves servers
+    /// that have no slots any more: their connections end with the requests that are on their way there.
     fn learn(&self, mut said: Vec<Range>) {
         let left: Vec<String> = {
             let mut map = self.map();
@@ -361,7 +367,7 @@ impl Cluster {
                 ..
             } = &mut *map;
             let known = std::mem::take(ranges).into_iter();
-            said.extend(known.filter(|range| !doubted.contains_key(&range.address)));
+            said.extend(known.filter(|range| range.is_sure || !doubted.contains_key(&range.address)));
             *ranges = slots::newest(&said);
             let is_left = |address: &str| ranges.iter().all(|range| range.address != address);
             doubted.retain(|address, _| !is_left(address) || self.seeds.contains(address));
@@ -425,6 +431,31 @@ mod tests {
     use super::*;
     use crate::RedisStore;
     use crate::deployment::Deployment;
+
+    #[test]
+    fn an_older_answer_replaces_no_owner_in_doubt() {
+        let cluster = Cluster::new(Login::new("redis", "", ""), Vec::new());
+        let owner = || slots::find(&cluster.map().ranges, 5).map(str::to_owned);
+        let asked = |answered| {
+            drop(Sent {
+                cluster: &cluster,
+                address: "new",
+                answered,
+            });
+        };
+        cluster.learn(vec![Range::of(0, 9, "new", 2)]);
+        asked(false);
+        cluster.learn(vec![Range::of(0, 9, "former", 1)]);
+        assert_eq!(owner().as_deref(), Some("former"), "nobody else has told of it");
+
+        cluster.learn(vec![Range::of(0, 9, "new", 2)]);
+        asked(true);
+        asked(false);
+        cluster.learn(vec![Range::of(0, 9, "former", 1)]);
+        assert_eq!(owner().as_deref(), Some("new"), "it has carried out a request");
+        cluster.learn(vec![Range::of(0, 9, "newer", 3)]);
+        assert_eq!(owner().as_deref(), Some("newer"));
+    }
 
     #[tokio::test]
     async fn a_server_that_is_left_still_answers_who_asked_it() {

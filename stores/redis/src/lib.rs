@@ -37,6 +37,7 @@ use uuid::Uuid;
 
 use self::acknowledge::Acknowledgement;
 use self::call::Call;
+use self::certificates::Certificates;
 use self::deployment::Deployment;
 use self::login::{Clients, Target};
 use self::script::Scripts;
@@ -77,6 +78,8 @@ const SHORTEST_IDLE: Duration = Duration::from_hours(24);
 pub struct RedisStore {
     deployment: Deployment,
     scripts: Scripts,
+    /// Those of the URL.
+    certificates: Certificates,
     prefix: String,
     idle: Duration,
     /// A lease passes on to its successor within the release.
@@ -102,7 +105,8 @@ impl RedisStore {
     /// Default: 16.
     ///
     /// `?prefix=…` works in all of these URLs, and means the same as [`prefix`](Self::prefix). With TLS
-    /// `?ca=…` is a file with the authorities to trust, and no others, and `?certificate=…&key=…` are files for a
+    /// `?ca=…` is a file with the authorities to trust, and no others (those of the system are read all the same, and must
+    /// be readable), and `?certificate=…&key=…` are files for a
     /// server that asks who the client is. They are in the PEM format, and are read for each connection.
     ///
     /// # Errors
@@ -110,12 +114,12 @@ impl RedisStore {
     /// certificates that cannot be read. The message does not repeat the URL.
     pub fn new(url: &str) -> Result<Self, LockError> {
         let (place, common) = url::read(url).map_err(|error| invalid(&error))?;
-        let mut deployment = Deployment::new(place);
+        let mut store = Self::at(Deployment::new(place));
         if !common.certificates.are_none() {
-            let clients = common.certificates.clients().map_err(|error| invalid(&error))?;
-            deployment = deployment.made_by(clients);
+            common.certificates.check().map_err(|error| invalid(&error))?;
+            store.certificates = common.certificates;
+            store = store.connect_with(|server| std::future::ready(redis::Client::open(server)));
         }
-        let store = Self::at(deployment);
         Ok(match common.prefix {
             Some(prefix) => store.prefix(prefix),
             None => store,
@@ -126,6 +130,7 @@ impl RedisStore {
         Self {
             deployment,
             scripts: Scripts::new(),
+            certificates: Certificates::default(),
             prefix: "dblock".to_owned(),
             idle: DEFAULT_IDLE,
             passes_on: true,
@@ -133,8 +138,9 @@ impl RedisStore {
     }
 
     /// Connects with clients of yours: for a password that changes while the program runs, or for certificates
-    /// that are in no file. `make` is called each time a connection is opened, to a Sentinel too. It gets the address
-    /// and the login from the URL. When it fails, the server counts as unreachable.
+    /// that are in no file. `make` is called each time a connection is opened, to a Sentinel too. It gets the address,
+    /// the login and the certificates from the URL. When it fails, or takes longer than 10 seconds, the server counts as
+    /// unreachable. A request is given up after 2.5 seconds in all, so get what takes longer beforehand.
     ///
     /// An open connection stays open when its password expires. What the server refuses then opens a new one.
     ///
@@ -160,8 +166,13 @@ impl RedisStore {
         F: Future<Output = Result<redis::Client, E>> + Send + 'static,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
+        let certificates = self.certificates.clone();
+        let clients = Clients::new(move |server| {
+            let making = certificates.for_server(server).map(&make);
+            async { making?.await.map_err(Into::into) }
+        });
         Self {
-            deployment: self.deployment.made_by(Clients::new(make)),
+            deployment: self.deployment.made_by(clients),
             ..self
         }
     }
@@ -364,6 +375,7 @@ impl Store for RedisStore {
         Some(Arc::new(Self {
             deployment: self.deployment.again(),
             scripts: Scripts::new(),
+            certificates: self.certificates.clone(),
             prefix: self.prefix.clone(),
             idle: self.idle,
             passes_on: self.passes_on,

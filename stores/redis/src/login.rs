@@ -19,6 +19,9 @@ use crate::error;
 /// Time limit for a question to a server that is asked where another one is. It leaves time to ask the next.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Time limit for making a client, which may ask elsewhere for a password. It says nothing of the server.
+const MAKING: Duration = Duration::from_secs(10);
+
 type MakingClient = Pin<Box<dyn Future<Output = Result<Client, Box<dyn Error + Send + Sync>>> + Send>>;
 
 /// What makes a client each time that a connection is opened. Clones share it.
@@ -77,7 +80,9 @@ impl Target {
 
     /// The client for a connection that is about to be opened.
     pub(crate) async fn client(&self) -> Result<Client, StoreError> {
-        (self.clients.0)((*self.info).clone()).await.map_err(|error| {
+        let made = timeout(MAKING, (self.clients.0)((*self.info).clone())).await;
+        let made = made.unwrap_or_else(|_| Err(format!("it is not there after {MAKING:?}").into()));
+        made.map_err(|error| {
             let message = format!("the client for the Redis server cannot be made: {error}");
             StoreError::new(StoreErrorKind::Unreachable, message).with_source(error)
         })
@@ -139,15 +144,16 @@ impl Login {
         open: Option<MultiplexedConnection>,
     ) -> Result<(T, MultiplexedConnection), StoreError> {
         let target = self.at(address)?;
-        in_time(address, async {
-            if let Some(mut connection) = open
-                && let Ok(answer) = questions.query_async(&mut connection).await
-            {
+        if let Some(mut connection) = open {
+            let asked = async { Ok(questions.query_async(&mut connection).await.ok()) };
+            if let Some(answer) = in_time(address, asked).await? {
                 return Ok((answer, connection));
             }
-            let mut connection = connect(&target.client().await?)
-                .await
-                .map_err(error::of_connect)?;
+        }
+        let client = target.client().await;
+        let client = client.map_err(|error| error::at(address, error))?;
+        in_time(address, async {
+            let mut connection = connect(&client).await.map_err(error::of_connect)?;
             let answer = questions.query_async(&mut connection).await;
             Ok((answer.map_err(error::of_connect)?, connection))
         })
@@ -210,4 +216,18 @@ pub(crate) fn named_by(asked: &str, named: &str) -> String {
     }
     let host = asked.rsplit_once(':').map_or(asked, |(host, _)| host);
     format!("{host}:{port}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_is_not_waited_for_for_ever() {
+        let never = Clients::new(|_| std::future::pending::<RedisResult<Client>>());
+        let target = Target::of("redis://localhost").unwrap().made_by(never);
+        let begun = tokio::time::Instant::now();
+        let failed = target.client().await.unwrap_err();
+        assert_eq!(begun.elapsed().as_secs(), 10, "{failed}");
+    }
 }

@@ -144,25 +144,18 @@ impl Server {
 
     /// A connection for listening alone, and the address that it leads to.
     pub(crate) async fn listener(&self) -> Result<(PubSub, String), StoreError> {
-        self.in_time(async {
-            let target = match &self.way {
-                Way::Server(target) => target.clone(),
-                Way::Sentinels(sentinels) => sentinels.at(&sentinels.current().await?)?,
-            };
-            let opened = async {
-                target
-                    .client()
-                    .await?
-                    .get_async_pubsub()
-                    .await
-                    .map_err(error::of_connect)
-            };
-            match opened.await {
-                Ok(listener) => Ok((listener, target.to_string())),
-                Err(error) => Err(error::at(target, error)),
-            }
-        })
-        .await
+        let target = match &self.way {
+            Way::Server(target) => target.clone(),
+            Way::Sentinels(sentinels) => sentinels.at(&sentinels.current().await?)?,
+        };
+        let opened = async {
+            let client = target.client().await?;
+            in_time(client.get_async_pubsub()).await
+        };
+        match opened.await {
+            Ok(listener) => Ok((listener, target.to_string())),
+            Err(error) => Err(error::at(target, error)),
+        }
     }
 
     /// The server, as errors name it.
@@ -171,20 +164,6 @@ impl Server {
             Way::Server(target) => target.to_string(),
             Way::Sentinels(sentinels) => sentinels.primary(),
         }
-    }
-
-    async fn in_time<T>(
-        &self,
-        opening: impl Future<Output = Result<T, StoreError>>,
-    ) -> Result<T, StoreError> {
-        timeout(CONNECT_TIMEOUT, opening).await.unwrap_or_else(|_| {
-            let message = format!(
-                "the Redis server did not accept a connection within {CONNECT_TIMEOUT:?}; is it running, and is the \
-                 address right?"
-            );
-            let error = StoreError::new(StoreErrorKind::Unreachable, message);
-            Err(error::at(self.name(), error))
-        })
     }
 
     /// Takes no more work and closes the connection when those who use it are done.
@@ -230,24 +209,21 @@ impl Server {
     /// A new connection to a server that can keep locks. Several callers may open one each at the same time:
     /// the last is kept, so that nobody waits for another one's attempt.
     async fn connect(&self) -> Result<(MultiplexedConnection, LeadsTo), StoreError> {
-        self.in_time(async {
-            let sentinels = match &self.way {
-                Way::Server(target) => return Ok((self.open_one(target).await?, None)),
-                Way::Sentinels(sentinels) => sentinels,
-            };
-            let named = sentinels.named().await?;
-            let tried = named.into_iter().map(|address| {
-                Box::pin(async {
-                    let connection = self.open_one(&sentinels.at(&address)?).await?;
-                    Ok::<_, StoreError>((connection, address))
-                })
-            });
-            // Where they do not agree, the first that is a primary.
-            let ((connection, address), _) = select_ok(tried).await?;
-            sentinels.note(&address);
-            Ok((connection, Some(address.into())))
-        })
-        .await
+        let sentinels = match &self.way {
+            Way::Server(target) => return Ok((self.open_one(target).await?, None)),
+            Way::Sentinels(sentinels) => sentinels,
+        };
+        let named = sentinels.named().await?;
+        let tried = named.into_iter().map(|address| {
+            Box::pin(async {
+                let connection = self.open_one(&sentinels.at(&address)?).await?;
+                Ok::<_, StoreError>((connection, address))
+            })
+        });
+        // Where they do not agree, the first that is a primary.
+        let ((connection, address), _) = select_ok(tried).await?;
+        sentinels.note(&address);
+        Ok((connection, Some(address.into())))
     }
 
     /// A new connection to this server, if it can keep locks.
@@ -269,7 +245,7 @@ impl Server {
             let info: String = redis::cmd("INFO").query_async(&mut connection).await?;
             Ok((connection, info))
         };
-        let (connection, info) = opened.await.map_err(error::of_connect)?;
+        let (connection, info) = in_time(opened).await?;
         let info = server::Info::read(&info);
         server::check(&info, self.in_cluster)?;
         if let Some(acknowledgement) = &self.acknowledgement {
@@ -299,6 +275,17 @@ impl Server {
     fn open(&self) -> MutexGuard<'_, Open> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Opens a connection. How long the client for it takes to make is not the server's fault.
+async fn in_time<T>(opening: impl Future<Output = RedisResult<T>>) -> Result<T, StoreError> {
+    let Ok(opened) = timeout(CONNECT_TIMEOUT, opening).await else {
+        let message = format!(
+            "the Redis server did not accept a connection within {CONNECT_TIMEOUT:?}; is it running, and is the address right?"
+        );
+        return Err(StoreError::new(StoreErrorKind::Unreachable, message));
+    };
+    opened.map_err(error::of_connect)
 }
 
 impl fmt::Debug for Server {

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use dblock_core::store::{StoreError, StoreErrorKind};
 use futures_util::StreamExt as _;
-use futures_util::stream::FuturesUnordered;
+use futures_util::stream::{self, FuturesUnordered};
 use tokio::time::timeout;
 
 use crate::cluster::Cluster;
 use crate::slots::crc16;
 
 /// In how many places the number of shards is written down. More than half of them must say the same, so a server that
-/// hangs keeps nobody from starting.
+/// hangs keeps nobody from starting. Older programs have written record 0 only, so it may not say another number.
 const RECORDS: u16 = 3;
 
-/// How long the other records are waited for.
+/// How long record 0 is waited for before the others are written, and the last one when the others say the same.
 const MOMENT: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
@@ -58,47 +58,59 @@ impl Shards {
                 "the prefix {prefix:?} cannot be part of a cluster's tag: choose one without braces"
             ));
         }
-        let names = (0..RECORDS).map(|at| format!("{}:shards", tag(prefix, at)));
-        let mut asked: FuturesUnordered<_> = names.map(|name| self.record(cluster, name)).collect();
         let own = self.number.to_string();
-        let (mut same, mut others) = (0, Vec::new());
+        let differs = |at, number| {
+            refuse(format!(
+                "the locks with the prefix {prefix:?} are divided into {number} shards, as the key {} says, and this program \
+                 says {own}: give the same `?shards=` in the URL of each, or delete the key if no program uses {number} shards",
+                record(prefix, at),
+            ))
+        };
+        let ask = |at: u16| async move { (at, self.ask(cluster, &record(prefix, at)).await) };
+        let mut asked: FuturesUnordered<_> = std::iter::once(ask(0)).collect();
+        let first = timeout(MOMENT, asked.next()).await.ok().flatten();
+        // The others are written after this answer was looked at: with another number they would keep away those who
+        // have written record 0.
+        asked.extend((1..RECORDS).map(ask));
+        let mut answers = stream::iter(first).chain(asked);
+        let (mut same, mut others) = (0, 0);
         let mut failed: Option<StoreError> = None;
-        while let Some(found) = asked.next().await {
+        while let Some((at, found)) = answers.next().await {
             match found {
                 Ok(number) if number == own => same += 1,
-                Ok(number) => others.push(number),
+                Ok(number) if at == 0 || others == RECORDS / 2 => return differs(at, number),
+                Ok(_) => others += 1,
                 // Of several errors, one that does not pass by itself says more.
                 Err(error) => failed = Some(failed.filter(|before| !before.is_retryable()).unwrap_or(error)),
             }
             if same > RECORDS / 2 {
+                // The last one shall have the number, too, in case that one of these forgets.
+                if let Ok(Some((0, Ok(number)))) = timeout(MOMENT, answers.next()).await
+                    && number != own
+                {
+                    return differs(0, number);
+                }
                 self.agreed.store(true, Ordering::Relaxed);
-                // The others shall have the number, too, in case that one of these forgets.
-                let _ = timeout(MOMENT, asked.count()).await;
                 return Ok(());
             }
-            if others.len() > usize::from(RECORDS / 2) {
-                break;
-            }
         }
-        if let Some(failed) = failed {
-            return Err(failed);
-        }
-        refuse(format!(
-            "the locks with the prefix {prefix:?} are divided into {} shards, and this program says {own}: give the same \
-             `?shards=` in the URL of each",
-            others.first().map_or("?", String::as_str),
-        ))
+        Err(failed.expect("without a failure more than half say the same, or another number"))
     }
 
     /// What is written down under this name, or is now.
-    async fn record(&self, cluster: &Cluster, name: String) -> Result<String, StoreError> {
+    async fn ask(&self, cluster: &Cluster, name: &str) -> Result<String, StoreError> {
         let mut write = redis::cmd("SET");
-        write.arg(&name).arg(self.number).arg("NX");
-        cluster.ask::<redis::Value>(&name, &write).await?;
+        write.arg(name).arg(self.number).arg("NX");
+        cluster.ask::<redis::Value>(name, &write).await?;
         let mut read = redis::cmd("GET");
-        let found: Option<String> = cluster.ask(&name, read.arg(&name)).await?;
+        let found: Option<String> = cluster.ask(name, read.arg(name)).await?;
         Ok(found.unwrap_or_else(|| "?".to_owned()))
     }
+}
+
+/// The name of a record.
+fn record(prefix: &str, at: u16) -> String {
+    format!("{}:shards", tag(prefix, at))
 }
 
 /// The text between the braces decides about the slot.

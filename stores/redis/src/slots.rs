@@ -18,6 +18,9 @@ pub(crate) struct Range {
     /// Of two servers that are said to have a slot, the one with the larger epoch has it:
     /// <https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/#hash-slots-configuration-propagation>.
     epoch: u64,
+    /// Somebody else than the server itself says so, or it has carried out a request. Then the epoch is not forgotten: a
+    /// server of another cluster may tell any.
+    pub(crate) is_sure: bool,
 }
 
 /// The slot of a key, which is that of its tag if it has one:
@@ -56,7 +59,8 @@ pub(crate) fn find(ranges: &[Range], slot: u16) -> Option<&str> {
     Some(&range.address)
 }
 
-/// Who has which slot by all that is said, in the order of the slots. Of equal epochs the first counts.
+/// Who has which slot by all that is said, in the order of the slots. Of equal epochs the one that is sure counts, or
+/// else the first.
 pub(crate) fn newest(said: &[Range]) -> Vec<Range> {
     let mut owners: Vec<Option<&Range>> = vec![None; SLOTS.into()];
     for range in said {
@@ -65,7 +69,7 @@ pub(crate) fn newest(said: &[Range]) -> Vec<Range> {
             .take(usize::from(range.end) + 1)
             .skip(range.start.into())
         {
-            if owner.is_none_or(|other| other.epoch < range.epoch) {
+            if owner.is_none_or(|other| (other.epoch, other.is_sure) < (range.epoch, range.is_sure)) {
                 *owner = Some(range);
             }
         }
@@ -73,14 +77,19 @@ pub(crate) fn newest(said: &[Range]) -> Vec<Range> {
     let mut ranges: Vec<Range> = Vec::new();
     for (slot, owner) in (0..SLOTS).zip(owners) {
         let Some(owner) = owner else { continue };
-        let before = ranges.last_mut();
-        match before.filter(|before| before.end + 1 == slot && before.address == owner.address) {
+        let next = Range {
+            start: slot,
+            end: slot,
+            ..owner.clone()
+        };
+        let continues = |before: &Range| {
+            before.end + 1 == slot
+                && before.address == next.address
+                && (before.epoch, before.is_sure) == (next.epoch, next.is_sure)
+        };
+        match ranges.last_mut().filter(|before| continues(before)) {
             Some(before) => before.end = slot,
-            None => ranges.push(Range {
-                start: slot,
-                end: slot,
-                ..owner.clone()
-            }),
+            None => ranges.push(next),
         }
     }
     ranges
@@ -100,15 +109,19 @@ pub(crate) fn read(nodes: &str, slots: Value, asked: &str) -> Result<Vec<Range>,
         .collect()
 }
 
-/// The epoch of each server, by its id. A line is `id address flags primary sent received epoch …`.
-fn epochs(nodes: &str) -> HashMap<&str, u64> {
+/// The epoch of each server, by its id, and whether it is another one than the server that says so. A line is
+/// `id address flags primary sent received epoch …`.
+fn epochs(nodes: &str) -> HashMap<&str, (u64, bool)> {
     let columns = nodes.lines().map(|line| line.split(' '));
     columns
-        .filter_map(|mut columns| Some((columns.next()?, columns.nth(5)?.parse().ok()?)))
+        .filter_map(|mut columns| {
+            let (id, flags) = (columns.next()?, columns.nth(1)?);
+            Some((id, (columns.nth(3)?.parse().ok()?, !flags.contains("myself"))))
+        })
         .collect()
 }
 
-fn range(entry: &Value, epochs: &HashMap<&str, u64>, asked: &str) -> Option<Range> {
+fn range(entry: &Value, epochs: &HashMap<&str, (u64, bool)>, asked: &str) -> Option<Range> {
     let Value::Array(columns) = entry else {
         return None;
     };
@@ -120,17 +133,32 @@ fn range(entry: &Value, epochs: &HashMap<&str, u64>, asked: &str) -> Option<Rang
     let port = number(primary.get(1)?)?;
     let id = String::from_redis_value_ref(primary.get(2)?).ok()?;
     let address = named_by(asked, &format!("{}:{port}", host.unwrap_or_default()));
+    let (epoch, is_sure) = epochs.get(&*id).copied().unwrap_or_default();
     Some(Range {
         start: number(start)?,
         end: number(end)?,
         address,
-        epoch: epochs.get(&*id).copied().unwrap_or_default(),
+        epoch,
+        is_sure,
     })
 }
 
 fn unreadable(asked: &str, found: &Value) -> StoreError {
     let message = format!("{asked}: the servers of the Redis Cluster cannot be read from {found:?}");
     StoreError::new(StoreErrorKind::Other, message)
+}
+
+#[cfg(test)]
+impl Range {
+    pub(crate) fn of(start: u16, end: u16, address: &str, epoch: u64) -> Self {
+        Self {
+            start,
+            end,
+            address: address.to_owned(),
+            epoch,
+            is_sure: false,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -160,7 +188,8 @@ mod tests {
         let nodes =
             "id1 here:1@1 myself,master - 0 0 7 connected 0-99\nid2 ::1:2@2 master - 0 0 8 connected\n";
         let ranges = newest(&read(nodes, slots, "here:7").unwrap());
-        assert_eq!(ranges.iter().map(|range| range.epoch).collect::<Vec<_>>(), [7, 8]);
+        let told = ranges.iter().map(|range| (range.epoch, range.is_sure));
+        assert_eq!(told.collect::<Vec<_>>(), [(7, false), (8, true)]);
         assert_eq!(find(&ranges, 0), Some("here:1"));
         assert_eq!(find(&ranges, 99), Some("here:1"));
         assert_eq!(find(&ranges, 100), None);
@@ -170,12 +199,7 @@ mod tests {
 
     #[test]
     fn of_several_servers_the_one_with_the_newest_epoch_has_a_slot() {
-        let range = |start, end, address: &str, epoch| Range {
-            start,
-            end,
-            address: address.to_owned(),
-            epoch,
-        };
+        let range = Range::of;
         let old = range(0, 16_383, "old", 1);
         let (new, newer) = (range(5, 9, "new", 2), range(8, 8, "newer", 3));
         for said in [
@@ -197,5 +221,10 @@ mod tests {
             newest(&[range(0, 3, "a", 1), range(2, 4, "b", 1)])[1],
             range(4, 4, "b", 1)
         );
+        let sure = Range {
+            is_sure: true,
+            ..range(2, 2, "b", 1)
+        };
+        assert_eq!(newest(&[range(0, 3, "a", 1), sure.clone()])[1], sure);
     }
 }

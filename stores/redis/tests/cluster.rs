@@ -88,6 +88,49 @@ async fn what_does_not_fit_a_cluster_is_refused() {
     one(&other, "k").await.unwrap();
 }
 
+/// Older programs have written the first record only.
+#[tokio::test]
+async fn a_number_of_shards_that_the_first_record_alone_says_is_kept() {
+    let Some(cluster) = fresh().await else { return };
+    let mut servers = connect(&cluster).await;
+    let mut others_say_nothing = false;
+    for prefix in ["a", "b", "c", "d"] {
+        let record = format!("{{{prefix}:0}}:shards");
+        let mut first_says_4 = async || {
+            for (_, server) in &mut servers {
+                let mut set = redis::cmd("SET");
+                // The others say who has it.
+                if set.arg(&record).arg(4).exec_async(server).await.is_ok() {
+                    // It answers later than the others.
+                    said::<String>(server, "CLIENT PAUSE 50 WRITE").await;
+                }
+            }
+        };
+        let store = |number| {
+            let store = RedisStore::new(&format!("{}?shards={number}", cluster.url()));
+            store.unwrap().prefix(prefix)
+        };
+        let refused = async || {
+            let refused = one(&store(3), "k").await.unwrap_err();
+            assert_eq!(refused.kind(), StoreErrorKind::Unsupported, "{refused}");
+            let says = format!("into 4 shards, as the key {record} says");
+            assert!(refused.to_string().contains(&says), "{refused}");
+        };
+        first_says_4().await;
+        refused().await;
+        // On a slow machine it may answer too late.
+        others_say_nothing |= one(&store(4), "k").await.is_ok();
+
+        for (_, mut server) in connect(&cluster).await {
+            said::<String>(&mut server, "FLUSHALL").await;
+        }
+        one(&store(3), "k").await.unwrap();
+        first_says_4().await;
+        refused().await;
+    }
+    assert!(others_say_nothing);
+}
+
 #[tokio::test]
 async fn a_slot_keeps_its_locks_while_it_is_moved_and_afterwards() {
     let Some(cluster) = fresh().await else { return };
@@ -337,8 +380,7 @@ async fn a_server_that_is_cut_off_keeps_nobody_away() {
 
     let (_former, newer) = cut_off(100, password).await;
     let store = RedisStore::new(&format!("{user}@{newer},{addresses}")).unwrap();
-    let failed = one(&store, "k").await.unwrap_err();
-    assert_eq!(failed.kind(), StoreErrorKind::Unreachable, "{failed}");
+    // That it serves nobody is found out by the first question, about the number of shards.
     let granted = one(&store, "k").await;
     assert!(matches!(granted, Ok(Outcome::Granted { .. })), "{granted:?}");
 }
@@ -442,7 +484,11 @@ async fn clients_of_the_users_connect_to_all_servers() {
     assert_eq!(refused.kind(), StoreErrorKind::Refused, "{refused}");
     let store = store.connect_with(move |server| {
         let login = server.redis_settings().clone().set_password(&password);
-        std::future::ready(redis::Client::open(server.set_redis_settings(login)))
+        async {
+            // A password may take longer to get than a server may take to answer.
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            redis::Client::open(server.set_redis_settings(login))
+        }
     });
     let locks = LockManager::builder(store).build().await.unwrap();
     for number in 0..8 {
@@ -497,40 +543,46 @@ async fn a_replica_takes_the_place_of_a_server_that_hangs() {
 
     let store = RedisStore::new(cluster.url()).unwrap();
     let mut keys = (0..).map(|number| format!("k{number}"));
-    let key = loop {
+    let mut own = async || loop {
         let key = keys.next().unwrap();
         let row = store.row_key(&key);
         if said::<u16>(&mut servers[0].1, &format!("CLUSTER KEYSLOT {row}")).await < 5_461 {
-            break key;
+            return key;
         }
     };
-    one(&store, &key).await.unwrap();
+    let (before, after) = (own().await, own().await);
+    one(&store, &before).await.unwrap();
     // It waits for what its own connection has written, and for all that was written before.
-    let after = format!("SET {}:after 1", store.row_key(&key));
-    said::<String>(&mut servers[0].1, &after).await;
+    let last = format!("SET {}:last 1", store.row_key(&before));
+    said::<String>(&mut servers[0].1, &last).await;
     assert_eq!(said::<u16>(&mut servers[0].1, "WAIT 1 5000").await, 1);
     // Not before: on a slow machine the replica would take over from a primary that is well.
     for server in servers.iter_mut().map(|(_, server)| server).chain([&mut replica]) {
         said::<String>(server, "CONFIG SET cluster-node-timeout 1000").await;
     }
     cluster.pause().unwrap();
-    let taken_over = async |store: &RedisStore| loop {
-        let answer = timeout(Duration::from_millis(2_500), one(store, &key)).await;
-        match answer {
+    let answer = async |store: &RedisStore, key: &str| loop {
+        match timeout(Duration::from_millis(2_500), one(store, key)).await {
             Ok(Ok(outcome)) => return outcome,
             Ok(Err(failed)) => assert!(failed.is_retryable(), "{failed}"),
             Err(_) => {}
         }
     };
-    let busy = taken_over(&store).await;
+    let busy = answer(&store, &before).await;
     assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
+    // Only the replica knows of this one. One whose answer was lost has taken it, too.
+    let _ = answer(&store, &after).await;
+    let token = async |store: &RedisStore| match answer(store, &after).await {
+        Outcome::Busy(holder) => holder.fence_token,
+        other => panic!("{other:?}"),
+    };
+    let granted = token(&store).await;
 
     // It does not know yet that it has been replaced.
     cluster.wake().unwrap();
     let late = RedisStore::new(cluster.url()).unwrap();
     for store in [&store, &late] {
-        let busy = taken_over(store).await;
-        assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
+        assert_eq!(token(store).await, granted);
     }
 }
 

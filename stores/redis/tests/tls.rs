@@ -133,6 +133,12 @@ async fn a_url_names_the_certificates() {
         heard = told.recv() => assert_eq!(heard, Some(WakeUp::Listening)),
     }
 
+    // Clients of the user's have them too.
+    let store = RedisStore::new(&all).unwrap();
+    let store = store.connect_with(|server| std::future::ready(Client::open(server)));
+    let granted = one(&store, "own").await;
+    assert!(matches!(granted, Ok(Outcome::Granted { .. })), "{granted:?}");
+
     // The server knows nobody, or is known to nobody.
     for options in [
         "",

@@ -4,6 +4,7 @@ use dblock_core::Key;
 use dblock_core::store::rules::{self, CarriedOut};
 use dblock_core::store::{Action, Outcome, Request, StoreError};
 use futures_util::future::join_all;
+use futures_util::join;
 use zookeeper_client::Client;
 
 use crate::error;
@@ -27,15 +28,23 @@ pub(crate) async fn apply(ensemble: &Ensemble, requests: &[Request]) -> Result<V
         .iter()
         .map(|request| by_known_row(ensemble, &client, request));
     let mut answers = join_all(known).await;
-    fill(requests, &mut answers, async |open| {
-        by_read_row(ensemble, &client, open).await
-    })
-    .await;
-    fill(requests, &mut answers, async |open| {
-        let answers = by_clock(ensemble, &client, open).await?;
-        Ok(answers.into_iter().map(Some).collect())
-    })
-    .await;
+    let open: Vec<&Request> = requests
+        .iter()
+        .zip(&answers)
+        .filter_map(|(request, answer)| answer.is_none().then_some(request))
+        .collect();
+    if !open.is_empty() {
+        let mut failures = answers
+            .iter()
+            .flatten()
+            .filter_map(|answer| answer.as_ref().err());
+        let others = match failures.find(|error| error::is_of_session(error)) {
+            // The session would connect again first, and until then everything sent into it would hang.
+            Some(lost) => Err(error::of_unsent(lost)),
+            None => by_read_row(ensemble, &client, &open).await,
+        };
+        fill(&mut answers, others);
+    }
     asked.answered();
     let answers: Vec<Answer> = answers.into_iter().flatten().collect();
     for (request, answer) in requests.iter().zip(&answers) {
@@ -65,33 +74,13 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// Answers the requests that are still open, or some of them. If that fails it is the answer of these: the others may
-/// have been carried out already, and must not seem to be open.
-async fn fill(
-    requests: &[Request],
-    answers: &mut [Option<Answer>],
-    answer: impl AsyncFnOnce(&[&Request]) -> Result<Vec<Option<Answer>>, StoreError>,
-) {
-    let open: Vec<&Request> = requests
-        .iter()
-        .zip(&*answers)
-        .filter_map(|(request, answer)| answer.is_none().then_some(request))
-        .collect();
-    if open.is_empty() {
-        return;
-    }
-    let mut failures = answers
-        .iter()
-        .flatten()
-        .filter_map(|answer| answer.as_ref().err());
-    let others = match failures.find(|error| error::is_of_session(error)) {
-        // The session would connect again first, and until then everything sent into it would hang.
-        Some(lost) => Err(error::of_unsent(lost)),
-        None => answer(&open).await,
-    };
-    let others = others.unwrap_or_else(|error| open.iter().map(|_| Some(Err(error.clone()))).collect());
-    for (answer, other) in answers.iter_mut().filter(|answer| answer.is_none()).zip(others) {
-        *answer = other;
+/// Answers the requests that are still open. An error is the answer of these: the others may have been carried out
+/// already, and must not seem to be open.
+fn fill(answers: &mut [Option<Answer>], others: Result<Vec<Answer>, StoreError>) {
+    let open = answers.iter_mut().filter(|answer| answer.is_none());
+    match others {
+        Ok(others) => open.zip(others).for_each(|(answer, other)| *answer = Some(other)),
+        Err(error) => open.for_each(|answer| *answer = Some(Err(error.clone()))),
     }
 }
 
@@ -107,14 +96,21 @@ async fn by_known_row(ensemble: &Ensemble, client: &Client, request: &Request) -
     at_once(ensemble, client, request, found).await.transpose()
 }
 
-/// The answers to requests that the rows fit as they are read now. `None`: the time before the write matters.
+/// The answers to requests whose rows are read now. Those that the rows fit are carried out at once, and on the way with
+/// them is what the others need: so a key that is free waits little for those that are not.
 async fn by_read_row(
     ensemble: &Ensemble,
     client: &Client,
     requests: &[&Request],
-) -> Result<Vec<Option<Answer>>, StoreError> {
+) -> Result<Vec<Answer>, StoreError> {
     let keys: Vec<&Key> = requests.iter().map(|request| &request.key).collect();
     let found = rows::glance(&ensemble.place, client, &keys).await?;
+    let others: Vec<&Request> = requests
+        .iter()
+        .zip(&found)
+        .filter(|(request, found)| found.as_ref().is_ok_and(|found| !found.fits(request)))
+        .map(|(request, _)| *request)
+        .collect();
     let answers = requests.iter().zip(found).map(|(request, found)| async move {
         match found {
             Ok(found) if found.fits(request) => {
@@ -125,7 +121,9 @@ async fn by_read_row(
             Err(error) => Some(Err(error)),
         }
     });
-    Ok(join_all(answers).await)
+    let (mut answers, others) = join!(join_all(answers), by_clock(ensemble, client, &others));
+    fill(&mut answers, others);
+    Ok(answers.into_iter().flatten().collect())
 }
 
 /// Carries a request out by one write. `None`: somebody was faster.
@@ -154,6 +152,9 @@ async fn by_clock(
     client: &Client,
     requests: &[&Request],
 ) -> Result<Vec<Answer>, StoreError> {
+    if requests.is_empty() {
+        return Ok(Vec::new());
+    }
     let keys: Vec<&Key> = requests.iter().map(|request| &request.key).collect();
     let found = rows::read(ensemble, client, &keys).await?;
     let carried_out = requests

@@ -13,6 +13,12 @@ pub(crate) fn of_write(error: Error) -> StoreError {
     of_answer(error, StoreErrorKind::Interrupted)
 }
 
+/// An error of a look that belongs to a write. The row is written, whatever it says: the outcome is open.
+pub(crate) fn of_written(error: Error) -> StoreError {
+    let message = format!("what was written could not be read ({error})");
+    StoreError::new(StoreErrorKind::Interrupted, message).with_source(error)
+}
+
 /// Whether the session may be of no use any more after this error.
 pub(crate) fn is_of_session(error: &StoreError) -> bool {
     matches!(
@@ -86,10 +92,12 @@ mod tests {
             (Error::AuthFailed, Refused, Interrupted),
             (Error::Unimplemented, Unsupported, Unsupported),
             (Error::QuotaExceeded, Conflict, Conflict),
+            (Error::Throttled, Conflict, Conflict),
             (Error::NoHosts, Unreachable, Unreachable),
         ] {
             assert_eq!(of_look(error.clone()).kind(), looked, "{error}");
             assert_eq!(of_write(error.clone()).kind(), wrote, "{error}");
+            assert_eq!(of_written(error.clone()).kind(), Interrupted, "{error}");
         }
     }
 }

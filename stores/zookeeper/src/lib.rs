@@ -25,6 +25,8 @@ use dblock_core::store::{Capabilities, Outcome, Purged, Request, Store, StoreErr
 use dblock_core::{Finding, InspectFilter, Key, LockError, LockRow};
 use uuid::Uuid;
 use zookeeper_client::Acl;
+#[cfg(feature = "sasl-digest-md5")]
+use zookeeper_client::SaslOptions;
 #[cfg(feature = "tls-rustls")]
 use zookeeper_client::TlsOptions;
 
@@ -34,6 +36,12 @@ use self::way::Way;
 
 /// The client that this store uses. Its types are those of [`ZookeeperStore::acls`].
 pub use zookeeper_client;
+
+/// A session is not opened within less, because that is a commit.
+const SHORTEST_SESSION: Duration = Duration::from_secs(1);
+
+/// An opening is given up after a session's time.
+const LONGEST_SESSION: Duration = Duration::from_hours(1);
 
 /// Locks in ZooKeeper. It is made from a URL, and opens no session until it is used. Each manager has a
 /// session of its own; the calls of this type itself share another one with its clones.
@@ -82,12 +90,20 @@ impl ZookeeperStore {
     /// How long a session that is asked for lasts. ZooKeeper grants at least two and at most twenty of its ticks. A
     /// server that is silent for two fifths of what it has granted is taken for gone, and another one is asked.
     /// Choose a longer session where a commit takes longer than three seconds. Default: 15 seconds.
-    #[must_use]
-    pub fn session_timeout(self, length: Duration) -> Self {
-        self.with(|way| way.with_session(length))
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] below a second and above an hour.
+    pub fn session_timeout(self, length: Duration) -> Result<Self, LockError> {
+        if !(SHORTEST_SESSION..=LONGEST_SESSION).contains(&length) {
+            return Err(LockError::invalid(format!(
+                "a session of {length:?} is refused: give it from {SHORTEST_SESSION:?} to {LONGEST_SESSION:?}, a few times as \
+                 long as a commit takes"
+            )));
+        }
+        Ok(self.with(|way| way.with_session(length)))
     }
 
-    /// Who may do what with the nodes that are made from now on. Default: the user of the URL everything, if there is
+    /// Who may do what with the nodes that are made from now on. Default: the user of the URL or of SASL everything, if there is
     /// one, and else everybody everything. The store itself must be able to read, write, create and delete them.
     ///
     /// ```no_run
@@ -109,6 +125,9 @@ impl ZookeeperStore {
     /// TLS to all servers, whose ports in the URL are then those of `secureClientPort`. The options say which
     /// certificates are trusted, and have this client's own, if the servers ask for one. Default: no TLS.
     ///
+    /// A program that has chosen no default cryptography for rustls (`CryptoProvider`) gets aws-lc-rs for the whole
+    /// process: the client cannot be given another one.
+    ///
     /// ```no_run
     /// use dblock_zookeeper::ZookeeperStore;
     /// use dblock_zookeeper::zookeeper_client::TlsOptions;
@@ -128,6 +147,25 @@ impl ZookeeperStore {
         // rustls needs a choice of who encrypts. The program makes it, or else we do: an error says that it is made.
         let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         self.with(|way| way.with_tls(options))
+    }
+
+    /// A user of SASL, by its mechanism DIGEST-MD5, for servers whose JAAS file names the users. The nodes are for this user
+    /// alone, as with a user in the URL. Default: no SASL.
+    ///
+    /// ```no_run
+    /// use dblock_zookeeper::ZookeeperStore;
+    /// use dblock_zookeeper::zookeeper_client::SaslOptions;
+    ///
+    /// # fn example() -> Result<(), dblock::LockError> {
+    /// let user = SaslOptions::digest_md5("user", "password");
+    /// let store = ZookeeperStore::new("zookeeper://one:2181,two:2181,three:2181")?.sasl(user);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[cfg(feature = "sasl-digest-md5")]
+    #[must_use]
+    pub fn sasl(self, options: impl Into<SaslOptions>) -> Self {
+        self.with(|way| way.with_sasl(options.into()))
     }
 
     /// The node of a lock's row, and the version that a transaction of yours in the same ZooKeeper must

@@ -208,3 +208,24 @@ fn no_row(key: &Key) -> StoreError {
     );
     StoreError::new(StoreErrorKind::Schema, message)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_of_another_format_is_not_read() {
+        let key = Key::new(None, "k").unwrap();
+        let data = written(&LockRow::new(key.clone(), Timestamp::default()), None).unwrap();
+        let now = Timestamp::default();
+        assert!(read(&data, &key, now, now).is_ok());
+        let own = format!("\"format\":{FORMAT},");
+        for other in [FORMAT - 1, FORMAT + 1] {
+            let text = String::from_utf8(data.clone()).unwrap();
+            let other = text.replace(&own, &format!("\"format\":{other},"));
+            assert_ne!(text, other);
+            let error = read(other.as_bytes(), &key, now, now).unwrap_err();
+            assert_eq!(error.kind(), StoreErrorKind::Schema, "{error}");
+        }
+    }
+}

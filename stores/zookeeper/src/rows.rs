@@ -198,7 +198,7 @@ pub(crate) async fn put_with(
 /// When a node was made. Some servers do not tell it with the answer (ZOOKEEPER-4667).
 async fn made_at(ensemble: &Ensemble, client: &Client, found: &Found) -> Result<Timestamp, StoreError> {
     let stat = client.check_stat(&ensemble.place.row(&found.row.key)).await;
-    match stat.map_err(error::of_write)? {
+    match stat.map_err(error::of_written)? {
         Some(stat) if Some(stat.version) == found.version => Ok(written_at(&stat)),
         _ => {
             let message = "the row was written again before it was known when it was made";

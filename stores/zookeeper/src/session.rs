@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use dblock_core::store::{StoreError, StoreErrorKind};
+use futures_util::FutureExt as _;
 use tokio::time::timeout;
 use zookeeper_client::{Client, CreateMode, CreateOptions, SessionState};
 
@@ -88,6 +89,13 @@ impl Ensemble {
     pub(crate) async fn client(&self) -> Result<Client, StoreError> {
         let (former, opening) = {
             let mut session = self.session();
+            if session.opening().is_some_and(is_over) {
+                // Whoever asks now is not told what came of an attempt before.
+                *session = match std::mem::take(&mut *session) {
+                    Session::Suspect(client, _) => Session::Suspect(client, self.way.open()),
+                    _ => Session::None,
+                };
+            }
             let former = session.connected();
             match (&*session, former) {
                 (Session::Closed, _) => {
@@ -169,6 +177,12 @@ impl Ensemble {
     }
 }
 
+/// Whether an attempt has ended without a session that can be used now.
+fn is_over(opening: &Opening) -> bool {
+    let opened = opening.clone().now_or_never();
+    opened.is_some_and(|opened| !opened.is_ok_and(|client| client.state() == SessionState::SyncConnected))
+}
+
 impl Session {
     fn opening(&self) -> Option<&Opening> {
         match self {
@@ -220,5 +234,24 @@ mod tests {
             );
             assert!(!said.contains("hush") && said.lines().count() == 1, "{said}");
         }
+    }
+
+    #[tokio::test]
+    async fn an_attempt_that_has_failed_before_is_no_answer() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let parts = crate::url::read(&format!("zookeeper://{}", listener.local_addr().unwrap())).unwrap();
+        let ensemble = Ensemble::new(Arc::new(Way::new(parts)));
+        // Nobody waits for it until it has failed.
+        assert!(ensemble.client().now_or_never().is_none());
+        drop(listener.accept().await.unwrap());
+        let first = ensemble.session().opening().unwrap().clone();
+        first.await.unwrap_err();
+
+        let again = ensemble.client();
+        let asked = tokio::select! {
+            asked = listener.accept() => asked.is_ok(),
+            _ = again => false,
+        };
+        assert!(asked, "another attempt is begun");
     }
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use dblock_conformance::Fixture;
 use dblock_core::store::{Acquire, Action, Outcome, Released, Request, Store, StoreErrorKind, Successor};
-use dblock_core::{Key, LockRow};
+use dblock_core::{Key, LockError, LockRow};
 use futures_util::future::join_all;
 use uuid::Uuid;
 
-use super::{ZookeeperStore, rows};
+use super::{LONGEST_SESSION, SHORTEST_SESSION, ZookeeperStore, rows};
 use crate::rows::{Found, Put};
 use crate::session::Ensemble;
 
@@ -266,4 +266,20 @@ async fn a_release_keeps_its_answer_when_the_rest_of_its_batch_fails() {
         matches!(answers[1], Ok(Outcome::Released(Released::Freed))),
         "{answers:?}"
     );
+}
+
+#[test]
+fn a_session_that_is_too_short_or_too_long_is_refused() {
+    let store = ZookeeperStore::new("zookeeper://one").unwrap();
+    for (length, is_good) in [
+        (Duration::ZERO, false),
+        (Duration::from_millis(999), false),
+        (SHORTEST_SESSION, true),
+        (LONGEST_SESSION, true),
+        (Duration::MAX, false),
+    ] {
+        let made = store.clone().session_timeout(length);
+        assert_eq!(made.is_ok(), is_good, "{length:?}");
+        assert!(matches!(made, Ok(_) | Err(LockError::Invalid { .. })), "{made:?}");
+    }
 }

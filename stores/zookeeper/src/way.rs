@@ -10,6 +10,8 @@ use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 use uuid::Uuid;
+#[cfg(feature = "sasl-digest-md5")]
+use zookeeper_client::SaslOptions;
 #[cfg(feature = "tls-rustls")]
 use zookeeper_client::TlsOptions;
 use zookeeper_client::{Acl, Acls, Client, CreateMode, CreateOptions, Error, MultiReadResult};
@@ -38,6 +40,8 @@ pub(crate) struct Way {
     session: Duration,
     #[cfg(feature = "tls-rustls")]
     tls: Option<TlsOptions>,
+    #[cfg(feature = "sasl-digest-md5")]
+    sasl: Option<SaslOptions>,
     /// The place of the server that is asked first.
     first: AtomicUsize,
 }
@@ -52,6 +56,8 @@ impl Clone for Way {
             session: self.session,
             #[cfg(feature = "tls-rustls")]
             tls: self.tls.clone(),
+            #[cfg(feature = "sasl-digest-md5")]
+            sasl: self.sasl.clone(),
             first: anywhere(),
         }
     }
@@ -72,6 +78,8 @@ impl Way {
             session: SESSION,
             #[cfg(feature = "tls-rustls")]
             tls: None,
+            #[cfg(feature = "sasl-digest-md5")]
+            sasl: None,
             first: anywhere(),
         }
     }
@@ -89,6 +97,12 @@ impl Way {
     #[cfg(feature = "tls-rustls")]
     pub(crate) fn with_tls(mut self, options: TlsOptions) -> Self {
         self.tls = Some(options);
+        self
+    }
+
+    #[cfg(feature = "sasl-digest-md5")]
+    pub(crate) fn with_sasl(mut self, options: SaslOptions) -> Self {
+        self.sasl = Some(options);
         self
     }
 
@@ -149,6 +163,11 @@ impl Way {
             Some(user) => connector.with_auth("digest", user.as_bytes()),
             None => connector,
         };
+        #[cfg(feature = "sasl-digest-md5")]
+        let connector = match &self.sasl {
+            Some(sasl) => connector.with_sasl(sasl.clone()),
+            None => connector,
+        };
         let host = &self.hosts[place];
         #[cfg(feature = "tls-rustls")]
         let opened = match &self.tls {
@@ -179,13 +198,16 @@ impl Way {
         Ok(())
     }
 
-    /// How nodes are made: for those whom the access list names, else for the user of the URL alone, else for
+    /// How nodes are made: for those whom the access list names, else for the user of the URL or of SASL alone, else for
     /// everyone.
     pub(crate) fn options(&self, mode: CreateMode) -> CreateOptions<'_> {
-        mode.with_acls(match (&self.acls, &self.user) {
-            (Some(acls), _) => Acls::new(acls),
-            (None, Some(_)) => Acls::creator_all(),
-            (None, None) => Acls::anyone_all(),
+        let has_user = self.user.is_some();
+        #[cfg(feature = "sasl-digest-md5")]
+        let has_user = has_user || self.sasl.is_some();
+        mode.with_acls(match &self.acls {
+            Some(acls) => Acls::new(acls),
+            None if has_user => Acls::creator_all(),
+            None => Acls::anyone_all(),
         })
     }
 

@@ -1,6 +1,7 @@
 //! Clients of the user's, and passwords that change.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use dblock::store::{Outcome, Store as _, StoreErrorKind, WakeUp};
 use dblock_redis::RedisStore;
@@ -85,4 +86,23 @@ async fn a_client_that_cannot_be_made_is_no_server_that_refuses() {
     let failed = one(&store, acquire("k")).await.unwrap_err();
     assert_eq!(failed.kind(), StoreErrorKind::Unreachable, "{failed}");
     assert!(failed.to_string().contains("no token"), "{failed}");
+}
+
+#[tokio::test]
+async fn a_server_is_not_taken_for_gone_because_its_client_is_made_slowly() {
+    let Some(server) = fresh(Purpose::Tests).await else {
+        return;
+    };
+    let store = RedisStore::new(server.url()).unwrap();
+    let store = store.connect_with(|server| async {
+        tokio::time::sleep(Duration::from_millis(2_200)).await;
+        redis::Client::open(server)
+    });
+    store.check_schema().await.unwrap();
+    let (tell, mut told) = tokio::sync::mpsc::unbounded_channel();
+    let listening = async { store.listen(&move |wake_up| drop(tell.send(wake_up))).await };
+    tokio::select! {
+        error = listening => panic!("{error}"),
+        heard = told.recv() => assert_eq!(heard, Some(WakeUp::Listening)),
+    }
 }

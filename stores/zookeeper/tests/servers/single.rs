@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock::store::{Outcome, Store, StoreErrorKind, WakeUp};
+use dblock::store::{Action, Outcome, Request, Store, StoreErrorKind, WakeUp};
 use dblock::{Key, LockError, LockGuard, LockManager, Severity};
 use dblock_servers::slow_disk::SlowDisk;
 use dblock_servers::zookeeper::start_on_slow_disk;
@@ -266,6 +266,35 @@ async fn sessions_are_opened_and_locks_taken_and_renewed_while_commits_take_more
     renewed(&guard).await;
     disk.speed_up().unwrap();
     guard.release().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_free_key_does_not_wait_until_its_batch_has_read_the_clock() {
+    const COMMIT: Duration = Duration::from_secs(1);
+    if !installed() || !SlowDisk::can_be_made() {
+        return;
+    }
+    let (server, disk) = start_on_slow_disk(COMMIT).await.unwrap();
+    let (client, store) = (client(&server).await, store(&server));
+    again(&store, acquire("busy")).await;
+    let free = acquire("free");
+    again(&store, free.clone()).await;
+    let release = Request::new(free.key, free.lease_id, Action::Release);
+    again(&store, release).await;
+
+    disk.slow_down().unwrap();
+    let answers = store.apply(&["busy", "free"].map(acquire)).await;
+    disk.speed_up().unwrap();
+    assert!(matches!(answers[0], Ok(Outcome::Busy(_))), "{answers:?}");
+    assert!(matches!(answers[1], Ok(Outcome::Granted { .. })), "{answers:?}");
+    let clock = client.check_stat("/dblock/clock").await.unwrap().unwrap();
+    let mut granted = None;
+    for folder in client.list_children("/dblock/locks").await.unwrap() {
+        let row = client.check_stat(&format!("/dblock/locks/{folder}/free")).await;
+        granted = granted.or(row.unwrap());
+    }
+    let apart = clock.mtime.abs_diff(granted.unwrap().mtime);
+    assert!(u128::from(apart) < COMMIT.as_millis(), "{apart} ms");
 }
 
 #[tokio::test]
