@@ -24,6 +24,7 @@ mod record;
 mod request;
 pub(crate) mod row;
 pub mod rules;
+pub mod schemes;
 
 use std::any::Any;
 use std::fmt::Debug;

@@ -20,7 +20,7 @@ use futures_util::future::try_join_all;
 pub(crate) use self::keep::complete;
 pub(crate) use self::keep::{
     Ends, Mark, STATEMENT_TIMEOUT, begin_anew, begins_with, by_lease, check_options, commit, commit_by_lease,
-    is_kept_at_once, keep, keep_at_once, not_answered,
+    is_kept_at_once, keep, keep_at_once, keep_at_the_end, not_answered,
 };
 pub(crate) use self::which_transaction::committed_row;
 pub(crate) use self::which_transaction::is_kept_by;

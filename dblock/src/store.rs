@@ -55,6 +55,7 @@ pub(crate) use dblock_core::OpenTransaction;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) use dblock_core::Severity;
 pub(crate) use dblock_core::store::Kind;
+pub use dblock_core::store::schemes;
 pub use dblock_core::store::{
     Acquire, Action, Capabilities, Extend, HandedOver, Holder, NEXT_TTL, Outcome, Purged, QUEUE_AHEAD,
     Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,

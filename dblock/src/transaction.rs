@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use sqlx::pool::PoolConnection;
-use sqlx::{AssertSqlSafe, Database, Pool, SqlSafeStr as _, Transaction};
+use sqlx::{AssertSqlSafe, Connection as _, Database, Pool, SqlSafeStr as _, Transaction};
 use tokio::runtime::Handle;
 use tokio::sync::oneshot;
 
@@ -36,7 +36,19 @@ use crate::fence::Mark;
 /// # }
 /// ```
 pub async fn begin<DB: Database>(pool: &Pool<DB>) -> Result<Transaction<'static, DB>, sqlx::Error> {
-    begin_on(pool.acquire().await?, None).await
+    begin_on(connection_of(pool).await?, None).await
+}
+
+/// A connection that is in no transaction. Where a transaction was over before its rollback, sqlx 0.9.0 believes on
+/// SQLite that it goes on, and would begin and commit nothing but savepoints from then on.
+pub(crate) async fn connection_of<DB: Database>(pool: &Pool<DB>) -> Result<PoolConnection<DB>, sqlx::Error> {
+    loop {
+        let mut connection = pool.acquire().await?;
+        if !connection.is_in_transaction() {
+            return Ok(connection);
+        }
+        connection.close_on_drop();
+    }
 }
 
 /// As [`begin`], by another statement than that of the driver.

@@ -2,6 +2,7 @@
 
 use crate::LockError;
 use crate::store::memory::MemoryStore;
+use crate::store::schemes;
 use crate::store::source::{Source as _, StoreSource};
 
 /// What a store's `from_url` makes of the URL, if the store is compiled in.
@@ -36,22 +37,27 @@ pub(crate) fn source(url: &str) -> Result<StoreSource, LockError> {
         scheme if !is_scheme(scheme) => Err(LockError::invalid(
             "the database URL has no scheme; write postgres://…, mysql://…, mariadb://…, sqlite://… or memory:",
         )),
-        other if other.starts_with("redis") || other.starts_with("valkey") => Err(LockError::invalid(
-            "locks in Redis or Valkey are a crate of their own: \
-             `LockManager::builder(dblock_redis::RedisStore::new(url)?)`",
-        )),
-        "zookeeper" => Err(LockError::invalid(
-            "locks in ZooKeeper are a crate of their own: \
-             `LockManager::builder(dblock_zookeeper::ZookeeperStore::new(url)?)`",
-        )),
-        "etcd" => Err(LockError::invalid(
-            "locks in etcd are a crate of their own: \
-             `LockManager::builder(dblock_etcd::EtcdStore::new([\"http://etcd-1:2379\"])?)`",
-        )),
-        other => Err(LockError::invalid(format!(
-            "no lock store for the URL scheme {other:?}; use postgres, mysql, mariadb, sqlite or memory"
-        ))),
+        other => match schemes::opener(other) {
+            Some(open) => Ok(open(url)?.into_source()),
+            None => Err(unknown(other)),
+        },
     }
+}
+
+fn unknown(scheme: &str) -> LockError {
+    let (store, register) = match scheme.split(['+', '-']).next() {
+        Some("redis" | "rediss" | "valkey" | "valkeys") => ("Redis or Valkey", "dblock_redis::register()"),
+        Some("zookeeper") => ("ZooKeeper", "dblock_zookeeper::register()"),
+        Some("etcd" | "etcds") => ("etcd", "dblock_etcd::register()"),
+        _ => {
+            return LockError::invalid(format!(
+                "no lock store for the URL scheme {scheme:?}; use postgres, mysql, mariadb, sqlite or memory"
+            ));
+        }
+    };
+    LockError::invalid(format!(
+        "locks in {store} are a crate of their own: call `{register}` at the start of the program"
+    ))
 }
 
 fn memory(url: &str) -> Result<StoreSource, LockError> {

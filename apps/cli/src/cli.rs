@@ -43,8 +43,8 @@ pub(crate) const DEFAULT_TABLE: &str = "distributed_lock";
 /// Which store, and how to answer.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct StoreArguments {
-    /// The database: postgres://…, mysql://…, mariadb://…, sqlite://…, redis://… or valkey://…; or in the
-    /// variable `DATABASE_URL`
+    /// The database: postgres://…, mysql://…, mariadb://…, sqlite://…, redis://… or valkey://…, and if this program
+    /// was built with them zookeeper://… or etcd://…; or in the variable `DATABASE_URL`
     ///
     /// Other users of this host can see arguments: give a URL with a password in the variable.
     #[arg(long, global = true, value_name = "URL")]

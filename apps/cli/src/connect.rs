@@ -100,10 +100,8 @@ fn builder(arguments: &StoreArguments, missing: Missing) -> Result<LockManagerBu
         Missing::IsAnError if scheme.eq_ignore_ascii_case("sqlite") => existing_file(url),
         _ => url.to_owned(),
     };
-    let mut builder = match redis_builder(scheme, &url) {
-        Some(builder) => builder?,
-        None => LockManager::builder_for_url(&url)?,
-    };
+    register_stores();
+    let mut builder = LockManager::builder_for_url(&url)?;
     builder = builder.table(&arguments.table);
     // A command is over long before a purge in the background would be of use.
     builder = builder.purge_after(None);
@@ -113,36 +111,26 @@ fn builder(arguments: &StoreArguments, missing: Missing) -> Result<LockManagerBu
     Ok(builder)
 }
 
-/// A manager of locks in Redis, if that is what the URL leads to. There the option `prefix` of the URL is
-/// what the table is elsewhere.
-#[cfg(feature = "redis")]
-fn redis_builder(scheme: &str, url: &str) -> Option<Result<LockManagerBuilder, Failure>> {
-    is_redis(scheme).then(|| match dblock_redis::RedisStore::new(url) {
-        Ok(store) => Ok(LockManager::builder(store)),
-        Err(error) => Err(Failure::new(Code::Usage, error.to_string())),
-    })
-}
-
-#[cfg(not(feature = "redis"))]
-fn redis_builder(_: &str, _: &str) -> Option<Result<LockManagerBuilder, Failure>> {
-    None
-}
-
-/// Whether the scheme is `redis`, `rediss` or `valkey`, or one of them with `+sentinel`, `+cluster` or
-/// `+unix`.
-fn is_redis(scheme: &str) -> bool {
-    let scheme = scheme.to_ascii_lowercase();
-    let protocol = scheme.split(['+', '-']).next();
-    matches!(protocol, Some("redis" | "rediss" | "valkey" | "valkeys"))
+/// Has the library open the URLs of all stores that this program has.
+fn register_stores() {
+    #[cfg(feature = "redis")]
+    dblock_redis::register();
+    #[cfg(feature = "zookeeper")]
+    dblock_zookeeper::register();
+    #[cfg(feature = "etcd")]
+    dblock_etcd::register();
 }
 
 /// The library's message is about `Cargo.toml`, which a user of this program does not have.
 fn check_compiled_in(scheme: &str) -> Result<(), Failure> {
-    let (store, has_it) = match &*scheme.to_ascii_lowercase() {
+    let scheme = scheme.to_ascii_lowercase();
+    let (store, has_it) = match scheme.split(['+', '-']).next().unwrap_or_default() {
         "postgres" | "postgresql" => ("postgres", cfg!(feature = "postgres")),
         "mysql" | "mariadb" => ("mysql", cfg!(feature = "mysql")),
         "sqlite" => ("sqlite", cfg!(feature = "sqlite")),
-        other if is_redis(other) => ("redis", cfg!(feature = "redis")),
+        "redis" | "rediss" | "valkey" | "valkeys" => ("redis", cfg!(feature = "redis")),
+        "zookeeper" => ("zookeeper", cfg!(feature = "zookeeper")),
+        "etcd" | "etcds" => ("etcd", cfg!(feature = "etcd")),
         // The library says which schemes there are.
         _ => return Ok(()),
     };
@@ -150,7 +138,7 @@ fn check_compiled_in(scheme: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!(
-        "this program was built without the {store} store; build it again: cargo install --path dblock-cli --features {store}"
+        "this program was built without the {store} store; build it again: cargo install --path apps/cli --features {store}"
     );
     Err(Failure::new(Code::Usage, message))
 }

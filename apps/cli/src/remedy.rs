@@ -3,10 +3,10 @@
 use crate::cli::{DEFAULT_TABLE, StoreArguments};
 
 /// The library's words, and this program's. Those that contain others come first.
-const WORDS: [(&str, &str); 18] = [
+const WORDS: [(&str, &str); 16] = [
     (
         "turn on the feature `tls-rustls` or `tls-native-tls` of dblock",
-        "install this program again: cargo install --path dblock-cli --features tls-rustls",
+        "install this program again: cargo install --path apps/cli --features tls-rustls",
     ),
     (
         "build the manager with `auto_migrate(true)`, call `locks.admin().migrate()` on one from `LockManagerBuilder::build_lazy`, or \
@@ -47,14 +47,6 @@ const WORDS: [(&str, &str); 18] = [
         "; use a file, such as sqlite://locks.db",
     ),
     ("mariadb, sqlite or memory", "mariadb, sqlite, redis or valkey"),
-    (
-        ": `LockManager::builder(dblock_zookeeper::ZookeeperStore::new(url)?)`",
-        ", which this program does not have; give the URL of another store",
-    ),
-    (
-        ": `LockManager::builder(dblock_etcd::EtcdStore::new([\"http://etcd-1:2379\"])?)`",
-        ", which this program does not have; give the URL of another store",
-    ),
     (
         "mariadb://…, sqlite://… or memory:",
         "mariadb://…, sqlite://… or redis://…",

@@ -162,7 +162,8 @@ pub(crate) async fn keep_at_once(
     hold: &Hold,
     transaction: &mut dyn FenceConnection,
 ) -> Result<Option<TransactionId>, LockError> {
-    let alone = hold.lease().hold_count() == 1;
+    // None are left of a lease that was lost.
+    let alone = hold.lease().hold_count() <= 1;
     let keeps = keep(std::slice::from_ref(hold), transaction);
     let kept = hold.engine().within(Some(STATEMENT_TIMEOUT), keeps).await;
     let kept = kept.unwrap_or_else(|| Err(not_answered(hold.lease().key())));
@@ -182,6 +183,22 @@ pub(crate) async fn keep_at_once(
         ),
         error => error,
     })
+}
+
+/// As [`keep`], after the body of a transaction.
+pub(crate) async fn keep_at_the_end<DB>(
+    hold: &Hold,
+    transaction: &mut Transaction<'static, DB>,
+) -> Result<Option<TransactionId>, LockError>
+where
+    DB: sqlx::Database,
+    Transaction<'static, DB>: FenceConnection,
+{
+    let kept = timeout(COMMIT_TIMEOUT, keep(std::slice::from_ref(hold), transaction)).await;
+    if !transaction.is_in_transaction() {
+        return Err(failed(hold.lease(), over()));
+    }
+    kept.unwrap_or_else(|_| Err(failed(hold.lease(), commit_unanswered(COMMIT_TIMEOUT))))
 }
 
 /// Keeps the leases that it could close, and checks the others, whose locks go on with another hold or end with
@@ -282,7 +299,7 @@ where
     let source = check_of(lease, hold.engine())?.source;
     let committed = timeout(COMMIT_TIMEOUT, fence::commit(source.dialect, transaction, id)).await;
     committed
-        .unwrap_or_else(|_| Err(commit_unanswered()))
+        .unwrap_or_else(|_| Err(commit_unanswered(COMMIT_TIMEOUT)))
         .map_err(|error| failed(lease, error))?
         .map_err(|error| failed(lease, over().with_source(error)))?;
     source.pools.saw_a_lock_end(pool);
@@ -317,13 +334,13 @@ where
     let own = lease.transaction_mark().to_string();
     let [key, lease_id, _] = check.values();
     let mark = source.query(&mut transaction, &by_lease.check, [key, lease_id]);
-    // Before the commit is sent nothing stands.
     let checked = timeout(STATEMENT_TIMEOUT, mark).await;
-    let refusal = match checked.map_err(|_| not_answered(lease.key()))? {
+    // A body may have ended the transaction: nobody knows.
+    let refusal = match checked.map_err(|_| failed(lease, commit_unanswered(STATEMENT_TIMEOUT)))? {
         Ok(marks) => match marks.first() {
             Some(mark) if *mark == own => {
                 let committed = timeout(COMMIT_TIMEOUT, fence::commit_checked(dialect, transaction)).await;
-                let committed = committed.unwrap_or_else(|_| Err(commit_unanswered()));
+                let committed = committed.unwrap_or_else(|_| Err(commit_unanswered(COMMIT_TIMEOUT)));
                 return committed.map_err(|error| failed(lease, error));
             }
             Some(_) => return Err(failed(lease, over())),
@@ -362,8 +379,8 @@ fn must_lock_first(error: StoreError, source: &FenceSource, pool: PoolId) -> Sto
     StoreError::new(StoreErrorKind::Conflict, message).with_source(error)
 }
 
-fn commit_unanswered() -> StoreError {
-    let message = format!("the database has not answered within {COMMIT_TIMEOUT:?}");
+fn commit_unanswered(limit: Duration) -> StoreError {
+    let message = format!("the database has not answered within {limit:?}");
     fence::of_commit(StoreError::new(StoreErrorKind::Interrupted, message))
 }
 

@@ -17,7 +17,7 @@ use crate::engine::{Hold, STORE_TIMEOUT, TurnToTake};
 use crate::fence::{self, Ends, FenceConnection, STATEMENT_TIMEOUT};
 use crate::store::fence::{FenceSource, Take, Taken};
 use crate::store::{StoreError, StoreErrorKind};
-use crate::transaction::begin_on;
+use crate::transaction::{begin_on, connection_of};
 use dblock_core::machine::call::Takes;
 use dblock_core::store::rules::Took;
 
@@ -58,7 +58,7 @@ impl LockManager {
         };
         let begins = async {
             let begins = source.dialect.begins_with().map(str::to_owned);
-            let mut begins = pin!(async { begin_on(pool.acquire().await?, begins).await });
+            let mut begins = pin!(async { begin_on(connection_of(pool).await?, begins).await });
             let mut left = self.time_to_take(began);
             loop {
                 match timeout(CONNECTING, &mut begins).await {
@@ -84,8 +84,8 @@ impl LockManager {
             Err(None) => return turn.for_lease(Duration::ZERO).await.map(Err),
             Err(Some(error)) => return Err(LockError::store_of(key, fence::begin_failed(error))),
         };
-        let tries = self.take_in(key, source, &turn, true, &mut transaction);
-        let Ok(tried) = timeout(self.time_to_take(began), tries).await else {
+        let asks = self.take_in(key, source, &turn, true, &mut transaction);
+        let Ok(tried) = timeout(self.time_to_take(began), asks).await else {
             // Its rollback is sent when the server answers.
             drop(transaction);
             return turn.for_lease(Duration::ZERO).await.map(Err);

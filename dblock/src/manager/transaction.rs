@@ -2,7 +2,6 @@
 
 use std::io;
 use std::pin::pin;
-use std::slice::from_ref;
 use std::time::Duration;
 
 use sqlx::pool::PoolConnection;
@@ -20,7 +19,7 @@ use crate::body;
 use crate::engine::{Entered, Hold};
 use crate::fence::{self, Ends, FenceConnection, STATEMENT_TIMEOUT};
 use crate::store::fence::PoolId;
-use crate::transaction::{LockedTransaction, begin_on};
+use crate::transaction::{LockedTransaction, begin_on, connection_of};
 
 /// How long a call keeps the key while it waits for a connection.
 const CONNECTING_UNDER_LOCK: Duration = Duration::from_secs(5);
@@ -155,7 +154,7 @@ impl LockBuilder<'_> {
             Ends::Taken(id) => fence::commit(&hold, transaction, Some(&id), pool).await?,
             Ends::AtOnce(id) => fence::commit(&hold, transaction, id.as_ref(), pool).await?,
             Ends::AtTheEnd => {
-                let id = fence::keep(from_ref(&hold), &mut transaction).await?;
+                let id = fence::keep_at_the_end(&hold, &mut transaction).await?;
                 fence::commit(&hold, transaction, id.as_ref(), pool).await?;
             }
             Ends::ByLease(_in_transaction) => fence::commit_by_lease(&hold, transaction, pool).await?,
@@ -244,7 +243,7 @@ impl LockManager {
         let engine = &self.shared.engine;
         let key = hold.lease().key().clone();
         let failed = |error| LockError::store_of(&key, fence::begin_failed(error));
-        let mut connects = pin!(pool.acquire());
+        let mut connects = pin!(connection_of(pool));
         let left = began.left(engine).unwrap_or(CONNECTING_UNDER_LOCK);
         let limit = left.clamp(Duration::from_secs(1), CONNECTING_UNDER_LOCK);
         if let Ok(connected) = timeout(limit, &mut connects).await {

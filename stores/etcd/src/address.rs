@@ -3,6 +3,7 @@
 use std::net::Ipv6Addr;
 
 use dblock_core::LockError;
+use percent_encoding::percent_decode_str;
 use tonic::transport::Uri;
 
 pub(crate) const HTTP: &str = "http://";
@@ -33,6 +34,52 @@ pub(crate) fn checked<A: Into<String>>(
         ));
     }
     Ok(addresses)
+}
+
+/// The parts of a URL.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Parts {
+    pub(crate) addresses: Vec<String>,
+    pub(crate) user: Option<(String, String)>,
+    pub(crate) prefix: Option<String>,
+}
+
+/// Reads `etcd://user:password@one:2379,two:2379/prefix`. The error does not repeat the URL, which may have a password.
+pub(crate) fn read(url: &str) -> Result<Parts, LockError> {
+    let unreadable = |reason: &str| {
+        LockError::invalid(format!(
+            "the etcd URL cannot be read: {reason}; write it as etcd://user:password@etcd-1:2379,etcd-2:2379/prefix"
+        ))
+    };
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let scheme = match &*scheme.to_ascii_lowercase() {
+        "etcd" => HTTP,
+        "etcds" => HTTPS,
+        _ => return Err(unreadable("it begins neither with etcd:// nor with etcds://")),
+    };
+    if rest.contains(['?', '#']) {
+        return Err(unreadable("it has no options"));
+    }
+    let decoded = |part: &str| {
+        let part = percent_decode_str(part).decode_utf8();
+        part.ok().filter(|part| !part.is_empty()).map(String::from)
+    };
+    let (user, rest) = match rest.rsplit_once('@') {
+        None => (None, rest),
+        Some((user, rest)) => {
+            let parts = user
+                .split_once(':')
+                .and_then(|(name, password)| Some((decoded(name)?, decoded(password)?)));
+            let user = parts.ok_or_else(|| unreadable("a user needs a name and a password"))?;
+            (Some(user), rest)
+        }
+    };
+    let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    Ok(Parts {
+        addresses: hosts.split(',').map(|host| format!("{scheme}{host}")).collect(),
+        user,
+        prefix: decoded(prefix),
+    })
 }
 
 /// Whether an address begins with this.
@@ -101,6 +148,34 @@ mod tests {
             "http://10.0.0.1",
         ] {
             assert!(checked([address]).is_ok(), "{address}");
+        }
+    }
+
+    #[test]
+    fn a_url_names_members_user_and_prefix() {
+        let parts = read("etcd://us%40er:pass@one:2379,[::1]:2379/app/locks").unwrap();
+        let expected = Parts {
+            addresses: vec!["http://one:2379".to_owned(), "http://[::1]:2379".to_owned()],
+            user: Some(("us@er".to_owned(), "pass".to_owned())),
+            prefix: Some("app/locks".to_owned()),
+        };
+        assert_eq!(parts, expected);
+        let parts = read("etcds://one").unwrap();
+        assert_eq!(
+            (parts.addresses, parts.prefix),
+            (vec!["https://one".to_owned()], None)
+        );
+        for url in [
+            "http://one",
+            "etcd://hush@one",
+            "etcd://user:@one",
+            "etcd://one?db=hush",
+        ] {
+            let refused = read(url).unwrap_err().to_string();
+            assert!(
+                refused.contains("etcd://user:password@") && !refused.contains("hush"),
+                "{refused}"
+            );
         }
     }
 

@@ -19,7 +19,7 @@ mod tests;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock_core::store::{Capabilities, Outcome, Request, Store, StoreError, StoreFuture, WakeUp};
+use dblock_core::store::{Capabilities, Outcome, Request, Store, StoreError, StoreFuture, WakeUp, schemes};
 use dblock_core::{Finding, InspectFilter, Key, LockError, LockRow};
 #[cfg(feature = "tls-rustls")]
 use etcd_client::TlsOptions;
@@ -61,7 +61,40 @@ pub struct EtcdStore {
     leases: Arc<Leases>,
 }
 
+/// From now on `LockManager::connect` takes the URLs of [`EtcdStore::from_url`], in the whole process.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), dblock::LockError> {
+/// dblock_etcd::register();
+/// let locks = dblock::LockManager::connect("etcd://etcd-1:2379,etcd-2:2379,etcd-3:2379").await?;
+/// # Ok(()) }
+/// ```
+pub fn register() {
+    schemes::register(&["etcd", "etcds"], |url| Ok(Arc::new(EtcdStore::from_url(url)?)));
+}
+
 impl EtcdStore {
+    /// A store on the members of a URL: `etcd://user:password@etcd-1:2379,etcd-2:2379/prefix`, or with `etcds://` over
+    /// TLS, which trusts the certificates of the system. User and [prefix](Self::prefix) may be left out.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new).
+    pub fn from_url(url: &str) -> Result<Self, LockError> {
+        let address::Parts {
+            addresses,
+            user,
+            prefix,
+        } = address::read(url)?;
+        let mut store = Self::new(addresses)?;
+        if let Some((name, password)) = user {
+            store = store.user(name, password);
+        }
+        Ok(match prefix {
+            Some(prefix) => store.prefix(prefix),
+            None => store,
+        })
+    }
+
     /// A store on the members with these addresses, such as `http://etcd-1:2379`, or `https://etcd-1:2379` with the
     /// feature `tls-rustls`. It has one open connection at a time. When that breaks, or its member knows no
     /// leader, the store tries the next member.

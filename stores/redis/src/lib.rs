@@ -27,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dblock_core::store::clock::micros;
+use dblock_core::store::schemes;
 use dblock_core::store::{
     Capabilities, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
 };
@@ -89,6 +90,20 @@ pub struct RedisStore {
 /// A setting is refused before anything is sent.
 fn invalid(error: &StoreError) -> LockError {
     LockError::invalid(error.to_string())
+}
+
+/// From now on `LockManager::connect` takes the URLs of [`RedisStore::new`], in the whole process.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), dblock::LockError> {
+/// dblock_redis::register();
+/// let locks = dblock::LockManager::connect("redis://localhost").await?;
+/// # Ok(()) }
+/// ```
+pub fn register() {
+    schemes::register(&["redis", "rediss", "valkey", "valkeys"], |url| {
+        Ok(Arc::new(RedisStore::new(url)?))
+    });
 }
 
 impl RedisStore {

@@ -21,7 +21,9 @@ mod way;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock_core::store::{Capabilities, Outcome, Purged, Request, Store, StoreError, StoreFuture, WakeUp};
+use dblock_core::store::{
+    Capabilities, Outcome, Purged, Request, Store, StoreError, StoreFuture, WakeUp, schemes,
+};
 use dblock_core::{Finding, InspectFilter, Key, LockError, LockRow};
 use uuid::Uuid;
 use zookeeper_client::Acl;
@@ -63,6 +65,18 @@ const LONGEST_SESSION: Duration = Duration::from_hours(1);
 #[derive(Debug, Clone)]
 pub struct ZookeeperStore {
     ensemble: Arc<Ensemble>,
+}
+
+/// From now on `LockManager::connect` takes the URLs of [`ZookeeperStore::new`], in the whole process.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), dblock::LockError> {
+/// dblock_zookeeper::register();
+/// let locks = dblock::LockManager::connect("zookeeper://zk-1,zk-2,zk-3").await?;
+/// # Ok(()) }
+/// ```
+pub fn register() {
+    schemes::register(&["zookeeper"], |url| Ok(Arc::new(ZookeeperStore::new(url)?)));
 }
 
 impl ZookeeperStore {

@@ -293,10 +293,10 @@ async fn a_url_that_names_no_store_is_refused_without_its_password() {
         "{error}"
     );
     let error = LockManager::connect("redis://localhost/").await.unwrap_err();
-    assert!(error.to_string().contains("dblock_redis::RedisStore"), "{error}");
+    assert!(error.to_string().contains("dblock_redis::register()"), "{error}");
     let error = LockManager::connect("zookeeper://localhost/").await.unwrap_err();
     assert!(
-        error.to_string().contains("dblock_zookeeper::ZookeeperStore"),
+        error.to_string().contains("dblock_zookeeper::register()"),
         "{error}"
     );
 }

@@ -317,7 +317,7 @@ async fn a_url_that_is_none_is_told_without_its_password() {
         ("", 64, "DATABASE_URL"),
         ("memory:", 64, "sqlite://"),
         ("sqlite::memory:", 64, "sqlite://"),
-        ("zookeeper://u:sekret@h", 64, "are a crate of their own"),
+        ("zookeeper://u:sekret@h", 64, "without the zookeeper store"),
         ("oracle://u:sekret@h/0", 64, "use postgres"),
         ("u:sekret@host", 64, "use postgres"),
         (

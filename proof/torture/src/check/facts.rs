@@ -158,28 +158,7 @@ impl Facts {
                         facts.killed.insert(*process);
                     }
                 }
-                Event::Fault {
-                    fault: Fault::Slow { slot, ms, .. },
-                } => facts.slowed.entry(*slot).or_default().push(Span {
-                    from: *at,
-                    to: *at + i64::from(*ms) * MS,
-                }),
-                Event::Fault {
-                    fault:
-                        Fault::Cut { slot, ms }
-                        | Fault::BlackHole { slot, ms }
-                        | Fault::Deaf { slot, ms }
-                        | Fault::DeliverLate { slot, ms },
-                } => facts.unanswered.entry(*slot).or_default().push(Span {
-                    from: *at,
-                    to: *at + i64::from(*ms) * MS,
-                }),
-                Event::Fault {
-                    fault: Fault::SlowCommits { ms },
-                } => facts.slow_commits.push(Span {
-                    from: *at,
-                    to: *at + i64::from(*ms) * MS,
-                }),
+                Event::Fault { fault } if facts.delays(fault, *at) => {}
                 Event::Begin {
                     store,
                     woken_leader_revokes,
@@ -230,6 +209,22 @@ impl Facts {
             }
         }
         facts
+    }
+
+    /// Notes a fault that delays or loses requests or replies, if it is one.
+    fn delays(&mut self, fault: &Fault, at: i64) -> bool {
+        let (spans, ms) = match *fault {
+            Fault::Slow { slot, ms, .. } => (self.slowed.entry(slot).or_default(), ms),
+            Fault::SlowCommits { ms } => (&mut self.slow_commits, ms),
+            Fault::Cut { slot, ms }
+            | Fault::BlackHole { slot, ms }
+            | Fault::Deaf { slot, ms }
+            | Fault::DeliverLate { slot, ms } => (self.unanswered.entry(slot).or_default(), ms),
+            _ => return false,
+        };
+        let to = at + i64::from(ms) * MS;
+        spans.push(Span { from: at, to });
+        true
     }
 
     /// When a process was stopped.

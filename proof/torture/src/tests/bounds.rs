@@ -92,7 +92,7 @@ fn hold_min_counts_from_the_entry_beside_a_body_that_overran_seed_8() {
 #[test]
 fn a_lease_that_ends_before_hold_min_is_written_leaves_the_key_seeds_91_and_281() {
     let (slot, ms) = (A.slot, 1_000);
-    let slow = Fault::Slow { slot, delay: 200, ms };
+    let late = Fault::Slow { slot, delay: 200, ms };
     let hole = Fault::BlackHole { slot, ms };
     let sketch = |answered, fault: Option<&Fault>| {
         let mut sketch = Sketch::default();
@@ -113,7 +113,7 @@ fn a_lease_that_ends_before_hold_min_is_written_leaves_the_key_seeds_91_and_281(
             .iter()
             .any(|found| matches!(found, Finding::HoldMinCut { .. }))
     };
-    for fault in [&slow, &hole] {
+    for fault in [&late, &hole] {
         assert!(!sketch(500, Some(fault)));
         assert!(sketch(499, Some(fault)));
     }

@@ -28,6 +28,7 @@ on_every_store!(databases:
     a_call_that_is_dropped_leaves_nothing_behind,
     a_nested_transaction_that_was_dropped_while_it_began_is_no_silent_rollback,
     a_pool_without_a_free_connection_does_not_keep_the_key,
+    a_body_that_ends_its_transaction_spoils_no_connection,
 );
 on_every_store!(servers:
     a_body_that_ends_its_transaction_fails_the_call,
@@ -187,6 +188,30 @@ async fn a_body_that_ends_its_transaction_fails_the_call(backend: Backend) {
         assert_eq!(work.done(&backend).await, stands, "{end}");
         is_free(&other).await;
     }
+}
+
+async fn a_body_that_ends_its_transaction_spoils_no_connection(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    on_its_pool!(backend, pool => {
+        let pool = of_one(pool).await;
+        let call = async |end: Option<&str>, result: Result<(), Failure>| {
+            let call = locks.lock("key").options(&patient()).transaction(&pool, async |mut tx| {
+                if let Some(end) = end {
+                    execute(&mut **tx, end.to_owned()).await?;
+                } else if result.is_ok() {
+                    execute(&mut **tx, work.insert()).await?;
+                }
+                result
+            });
+            call.await
+        };
+        call(Some("ROLLBACK"), Ok(())).await.unwrap_err();
+        call(None, Err(Failure::Own)).await.unwrap_err();
+        call(None, Ok(())).await.unwrap();
+    });
+    assert_eq!(work.done(&backend).await, 1);
+    is_free(&other).await;
 }
 
 /// sqlx 0.9.0 rolls the outer transaction back then, but not on MySQL.
