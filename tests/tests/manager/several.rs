@@ -410,8 +410,13 @@ async fn all_locks_end_with_a_transaction(backend: Backend) {
     guard.release().await.unwrap();
 
     // Inside of one of them, only the other one ends.
-    let body = locks.lock("a").options(&long()).run(async {
-        let guard = locks.lock(["a", "b"]).options(&long()).acquire().await.unwrap();
+    let body = locks.lock("a").options(&patient()).run(async {
+        let guard = locks
+            .lock(["a", "b"])
+            .options(&patient())
+            .acquire()
+            .await
+            .unwrap();
         let mut transaction = Transaction::begin(&backend).await;
         transaction.release(guard).await.unwrap();
         transaction.commit().await;
