@@ -25,7 +25,7 @@ pub(crate) use self::source::{FenceSource, Identity, PoolId, Pools};
 pub use self::statement::FenceStatement;
 #[cfg(feature = "postgres")]
 pub(crate) use self::statement::{filled, literal};
-pub(crate) use self::take::{Take, Taken, took};
+pub(crate) use self::take::{Take, Taken};
 use super::{StoreError, StoreErrorKind, StoreFuture};
 use crate::Key;
 

@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use dblock_core::store::rules::Took;
 
 use super::{error, sql};
+use crate::store::fence::take::took;
 use crate::store::fence::{
     Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease, Take, Taken,
-    TransactionId, time_left, took, unreadable,
+    TransactionId, time_left, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
