@@ -11,16 +11,18 @@
 //! | diesel-async | `&mut fence(tx)` of `dblock-diesel-async`, on PostgreSQL, MySQL or MariaDB |
 //! | any other | a type of yours that implements [`FenceConnection`] |
 
+mod by_lease;
 mod keep;
 mod which_transaction;
 
 use futures_util::future::try_join_all;
 
+pub(crate) use self::by_lease::{Mark, by_lease, commit_by_lease};
 #[cfg(feature = "run_once")]
 pub(crate) use self::keep::complete;
 pub(crate) use self::keep::{
-    Ends, Mark, STATEMENT_TIMEOUT, begin_anew, begins_with, by_lease, check_options, commit, commit_by_lease,
-    is_kept_at_once, keep, keep_at_once, keep_at_the_end, not_answered,
+    Ends, STATEMENT_TIMEOUT, begin_anew, begins_with, check_options, commit, is_kept_at_once, keep,
+    keep_at_once, keep_at_the_end, not_answered,
 };
 pub(crate) use self::which_transaction::committed_row;
 pub(crate) use self::which_transaction::is_kept_by;

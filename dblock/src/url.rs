@@ -45,10 +45,10 @@ pub(crate) fn source(url: &str) -> Result<StoreSource, LockError> {
 }
 
 fn unknown(scheme: &str) -> LockError {
-    let (store, register) = match scheme.split(['+', '-']).next() {
-        Some("redis" | "rediss" | "valkey" | "valkeys") => ("Redis or Valkey", "dblock_redis::register()"),
-        Some("zookeeper") => ("ZooKeeper", "dblock_zookeeper::register()"),
-        Some("etcd" | "etcds") => ("etcd", "dblock_etcd::register()"),
+    let (store, register) = match &*schemes::protocol(scheme) {
+        "redis" | "rediss" | "valkey" | "valkeys" => ("Redis or Valkey", "dblock_redis::register()"),
+        "zookeeper" => ("ZooKeeper", "dblock_zookeeper::register()"),
+        "etcd" | "etcds" => ("etcd", "dblock_etcd::register()"),
         _ => {
             return LockError::invalid(format!(
                 "no lock store for the URL scheme {scheme:?}; use postgres, mysql, mariadb, sqlite or memory"

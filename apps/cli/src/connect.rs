@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 use std::time::Duration;
 
-use dblock::store::StoreErrorKind;
+use dblock::store::{StoreErrorKind, schemes};
 use dblock::{LockError, LockManager, LockManagerBuilder};
 
 use crate::cli::StoreArguments;
@@ -123,8 +123,7 @@ fn register_stores() {
 
 /// The library's message is about `Cargo.toml`, which a user of this program does not have.
 fn check_compiled_in(scheme: &str) -> Result<(), Failure> {
-    let scheme = scheme.to_ascii_lowercase();
-    let (store, has_it) = match scheme.split(['+', '-']).next().unwrap_or_default() {
+    let (store, has_it) = match &*schemes::protocol(scheme) {
         "postgres" | "postgresql" => ("postgres", cfg!(feature = "postgres")),
         "mysql" | "mariadb" => ("mysql", cfg!(feature = "mysql")),
         "sqlite" => ("sqlite", cfg!(feature = "sqlite")),

@@ -27,13 +27,18 @@ pub fn register(schemes: &[&'static str], open: Open) {
     openers.extend(schemes.iter().map(|scheme| (*scheme, open)));
 }
 
-/// What opens URLs with this scheme, if that is registered.
+/// The scheme in small letters, without what is added behind a `+` or `-`.
+#[doc(hidden)]
+pub fn protocol(scheme: &str) -> String {
+    let (protocol, _) = scheme.split_once(['+', '-']).unwrap_or((scheme, ""));
+    protocol.to_ascii_lowercase()
+}
+
+/// The function that opens URLs with this scheme, if it is registered.
 #[doc(hidden)]
 pub fn opener(scheme: &str) -> Option<Open> {
-    let scheme = scheme.to_ascii_lowercase();
-    let protocol = scheme.split(['+', '-']).next()?;
     let openers = OPENERS.read().unwrap_or_else(PoisonError::into_inner);
-    openers.get(protocol).copied()
+    openers.get(&*protocol(scheme)).copied()
 }
 
 #[cfg(test)]

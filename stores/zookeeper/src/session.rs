@@ -90,7 +90,7 @@ impl Ensemble {
         let (former, opening) = {
             let mut session = self.session();
             if session.opening().is_some_and(is_over) {
-                // Whoever asks now is not told what came of an attempt before.
+                // A caller that asks now is not told what came of an attempt before.
                 *session = match std::mem::take(&mut *session) {
                     Session::Suspect(client, _) => Session::Suspect(client, self.way.open()),
                     _ => Session::None,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dblock::store::Outcome;
-use dblock::{LockError, LockManager, current, current_locks, distributed_lock};
+use dblock::{LockError, LockGuard, LockManager, LockOptions, current, current_locks, distributed_lock};
 use dblock_conformance::Fixture as _;
 use dblock_tests::backend::{Kind, eventually};
 use dblock_tests::counting::Counting;
@@ -215,14 +215,13 @@ async fn the_loss_of_one_ends_the_body_and_all_locks(backend: Backend) {
     assert!(is_free(&backend, "b").await, "it was released with the body");
 }
 
+async fn both(locks: &LockManager, options: &LockOptions) -> LockGuard {
+    locks.lock(["a", "b"]).options(options).acquire().await.unwrap()
+}
+
 async fn the_loss_of_one_ends_the_guard(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks
-        .lock(["a", "b"])
-        .options(&briefly())
-        .acquire()
-        .await
-        .unwrap();
+    let guard = both(&locks, &briefly()).await;
     other.admin().force_release("b").await.unwrap();
     let lost = guard.lost().await;
     assert_eq!(lost.key().unwrap().as_str(), "b");
@@ -323,7 +322,7 @@ async fn the_attribute_takes_all_keys(backend: Backend) {
 
 async fn the_fence_check_is_of_all_keys(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.lock(["a", "b"]).options(&long()).acquire().await.unwrap();
+    let guard = both(&locks, &long()).await;
     let mut transaction = Transaction::begin(&backend).await;
     transaction.verify(&guard).await.unwrap();
     transaction.commit().await;
@@ -396,27 +395,17 @@ async fn nobody_enters(backend: &Backend, locks: &LockManager) {
 
 async fn all_locks_end_with_a_transaction(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.lock(["a", "b"]).options(&long()).acquire().await.unwrap();
+    let guard = both(&locks, &long()).await;
     let mut transaction = Transaction::begin(&backend).await;
     transaction.release(guard).await.unwrap();
     nobody_enters(&backend, &other).await;
     transaction.commit().await;
-    let guard = other
-        .lock(["a", "b"])
-        .options(&patient())
-        .acquire()
-        .await
-        .unwrap();
+    let guard = both(&other, &patient()).await;
     guard.release().await.unwrap();
 
     // Inside of one of them, only the other one ends.
     let body = locks.lock("a").options(&patient()).run(async {
-        let guard = locks
-            .lock(["a", "b"])
-            .options(&patient())
-            .acquire()
-            .await
-            .unwrap();
+        let guard = both(&locks, &patient()).await;
         let mut transaction = Transaction::begin(&backend).await;
         transaction.release(guard).await.unwrap();
         transaction.commit().await;
@@ -442,12 +431,7 @@ async fn all_locks_end_with_a_transaction(backend: Backend) {
     body.await.unwrap();
 
     // One that is lost.
-    let guard = locks
-        .lock(["a", "b"])
-        .options(&patient())
-        .acquire()
-        .await
-        .unwrap();
+    let guard = both(&locks, &patient()).await;
     other.admin().force_release("b").await.unwrap();
     let mut transaction = Transaction::begin(&backend).await;
     let lost = transaction.release(guard).await.unwrap_err();
@@ -458,7 +442,7 @@ async fn all_locks_end_with_a_transaction(backend: Backend) {
 
 async fn a_rollback_frees_all_keys(backend: Backend) {
     let (locks, other) = (backend.manager().await, backend.manager().await);
-    let guard = locks.lock(["a", "b"]).options(&long()).acquire().await.unwrap();
+    let guard = both(&locks, &long()).await;
     let mut transaction = Transaction::begin(&backend).await;
     transaction.release(guard).await.unwrap();
     transaction.rollback().await;

@@ -1,4 +1,4 @@
-//! What a store knows of its database for the sake of statements in a user's transaction.
+//! The facts that a store knows of its database for the sake of statements in a user's transaction.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

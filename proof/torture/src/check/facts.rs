@@ -124,6 +124,9 @@ impl Facts {
         let mut facts = Self::default();
         for Line { at, event } in lines {
             facts.end = *at;
+            if let Event::Fault { fault } = event {
+                facts.note_delay(fault, *at);
+            }
             match event {
                 Event::Paused { process } => {
                     // Until `Continued`.
@@ -158,7 +161,6 @@ impl Facts {
                         facts.killed.insert(*process);
                     }
                 }
-                Event::Fault { fault } if facts.delays(fault, *at) => {}
                 Event::Begin {
                     store,
                     woken_leader_revokes,
@@ -211,8 +213,8 @@ impl Facts {
         facts
     }
 
-    /// Notes a fault that delays or loses requests or replies, if it is one.
-    fn delays(&mut self, fault: &Fault, at: i64) -> bool {
+    /// Notes when a fault delays or loses requests or replies, if it does.
+    fn note_delay(&mut self, fault: &Fault, at: i64) {
         let (spans, ms) = match *fault {
             Fault::Slow { slot, ms, .. } => (self.slowed.entry(slot).or_default(), ms),
             Fault::SlowCommits { ms } => (&mut self.slow_commits, ms),
@@ -220,11 +222,10 @@ impl Facts {
             | Fault::BlackHole { slot, ms }
             | Fault::Deaf { slot, ms }
             | Fault::DeliverLate { slot, ms } => (self.unanswered.entry(slot).or_default(), ms),
-            _ => return false,
+            _ => return,
         };
         let to = at + i64::from(ms) * MS;
         spans.push(Span { from: at, to });
-        true
     }
 
     /// When a process was stopped.

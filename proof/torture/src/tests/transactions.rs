@@ -8,8 +8,8 @@ use crate::process_id::ProcessId;
 /// The key of a sketch.
 const KEY: &str = "key0";
 
-/// A call of A in a transaction from 100 to 300 ms, beside one of B from 200 to 250 ms.
-fn beside_another() -> Sketch {
+/// A call of A in a transaction begins at 100 ms.
+fn begun() -> Sketch {
     let mut sketch = Sketch::default();
     let form = Form::Transaction;
     let ask = Ask {
@@ -18,6 +18,12 @@ fn beside_another() -> Sketch {
     };
     sketch.ask_as(A, 1, 100, ask);
     sketch.enter(A, 1, 100, ("a", 10));
+    sketch
+}
+
+/// As [`begun`], until 300 ms, beside a call of B from 200 to 250 ms.
+fn beside_another() -> Sketch {
+    let mut sketch = begun();
     sketch.end(A, 1, 300, End::Done);
     sketch.section(B, 1, 20, 200, 250)
 }
@@ -52,14 +58,7 @@ fn a_transaction_that_was_rolled_back_may_outlast_its_lock() {
 #[test]
 fn a_nested_call_of_a_transaction_that_was_rolled_back_may_too() {
     let nested = |rolled_back: bool| {
-        let mut sketch = Sketch::default();
-        let form = Form::Transaction;
-        let ask = Ask {
-            form,
-            ..Ask::default()
-        };
-        sketch.ask_as(A, 1, 100, ask);
-        sketch.enter(A, 1, 100, ("a", 10));
+        let mut sketch = begun();
         let ask = Ask {
             within: Some(1),
             ..Ask::default()

@@ -9,11 +9,12 @@ use dblock_servers::slow_disk::SlowDisk;
 use dblock_servers::zookeeper::start_on_slow_disk;
 use dblock_servers::{Kind, Purpose, Server};
 use dblock_sharded::ShardedStore;
+use dblock_tests::backend::eventually;
 use dblock_tests::proxy::{Proxy, Traffic};
 use dblock_zookeeper::ZookeeperStore;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, CreateOptions, MultiWriteError, Permission};
 
 use super::{acquire, again, installed, one, options, queue};
@@ -239,15 +240,11 @@ async fn a_look_at_the_token_opens_no_session() {
 /// Until the lease was renewed.
 async fn renewed(guard: &LockGuard) {
     let mut before = guard.remaining();
-    let renewed = async {
-        while guard.remaining() <= before {
-            before = guard.remaining();
-            sleep(Duration::from_millis(20)).await;
-        }
-    };
-    timeout(Duration::from_mins(1), renewed)
-        .await
-        .expect("it is renewed");
+    eventually("the lease is renewed", || {
+        let now = guard.remaining();
+        std::mem::replace(&mut before, now) < now
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

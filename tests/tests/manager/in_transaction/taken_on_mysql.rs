@@ -1,20 +1,17 @@
 //! What is special to keys that transactions take on MySQL and MariaDB.
 
-use std::time::Duration;
-
 use dblock::store::StoreErrorKind;
 use dblock::{LockManager, begin, current, distributed_lock};
 use dblock_servers::Server;
-use dblock_tests::backend::Place;
+use dblock_tests::backend::{Place, eventually};
 use dblock_tests::line::{self, Line};
 use dblock_tests::{Backend, on_every_store, own_server};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Executor as _, MySql, MySqlPool, Transaction};
-use tokio::time::{sleep, timeout};
 
 use super::taken::enters;
 use super::{Failure, execute, is_free};
-use crate::{LONG, patient};
+use crate::patient;
 
 on_every_store!(mysql:
     a_new_key_gets_a_lease,
@@ -210,11 +207,7 @@ async fn a_store_whose_sessions_have_ended_takes_keys_all_the_same() {
             execute(&pool, format!("KILL {id}")).await.unwrap();
         }
         // A session goes on for a moment.
-        let ended = async {
-            while line.proxy.ports().iter().any(|port| ports.contains(port)) {
-                sleep(Duration::from_millis(5)).await;
-            }
-        };
-        timeout(LONG, ended).await.expect("the sessions end");
+        let have_ended = || !line.proxy.ports().iter().any(|port| ports.contains(port));
+        eventually("the sessions have ended", have_ended).await;
     }
 }
