@@ -53,8 +53,8 @@ pub(crate) enum Ends {
     Taken(TransactionId),
     /// It has written the release before the body. Without an id an outer hold goes on.
     AtOnce(Option<TransactionId>),
-    /// The release is its last statement.
-    AtTheEnd,
+    /// The release is its last statement, unless an outer hold goes on.
+    AtTheEnd { outermost: bool },
     /// It does not: the lease goes on, and a check of it is the last statement. So it can be handed over without the
     /// store.
     ByLease(InTransaction),
@@ -117,12 +117,16 @@ pub(crate) async fn keep_at_once(
 /// As [`keep`], after the body of a transaction.
 pub(crate) async fn keep_at_the_end<DB>(
     hold: &Hold,
+    outermost: bool,
     transaction: &mut Transaction<'static, DB>,
 ) -> Result<Option<TransactionId>, LockError>
 where
     DB: sqlx::Database,
     Transaction<'static, DB>: FenceConnection,
 {
+    if outermost && hold.lease().hold_count() > 1 {
+        return Err(other_hold(hold.lease()));
+    }
     let kept = timeout(COMMIT_TIMEOUT, keep(std::slice::from_ref(hold), transaction)).await;
     if !transaction.is_in_transaction() {
         return Err(failed(hold.lease(), over()));

@@ -42,7 +42,8 @@ impl LockBuilder<'_> {
     /// While the call waits for the lock it keeps no connection of the pool. A call that has the lock waits for a
     /// connection within what is left of `wait`, or within a second if that is more. After five seconds it gives the key
     /// to others, and goes on with its place in the pool's queue. Beyond `wait` a call takes 2.5 seconds for each
-    /// statement of its own that the database does not answer, and 30 seconds for the commit. When the body returns
+    /// statement of its own that the database does not answer, five for the manager's own look at a lock that the
+    /// transaction does not see, 30 for the commit, and three for the release. When the body returns
     /// an error or panics, or the future is dropped, the transaction is rolled back and the lock is released.
     /// A nested call with the same key re-enters. It must have ended before the body has: a guard that outlives
     /// the body fails the call.
@@ -153,8 +154,8 @@ impl LockBuilder<'_> {
         match ends {
             Ends::Taken(id) => fence::commit(&hold, transaction, Some(&id), pool).await?,
             Ends::AtOnce(id) => fence::commit(&hold, transaction, id.as_ref(), pool).await?,
-            Ends::AtTheEnd => {
-                let id = fence::keep_at_the_end(&hold, &mut transaction).await?;
+            Ends::AtTheEnd { outermost } => {
+                let id = fence::keep_at_the_end(&hold, outermost, &mut transaction).await?;
                 fence::commit(&hold, transaction, id.as_ref(), pool).await?;
             }
             Ends::ByLease(_in_transaction) => fence::commit_by_lease(&hold, transaction, pool).await?,
@@ -287,7 +288,9 @@ impl LockManager {
             None if fence::is_kept_at_once(&hold) => {
                 Ends::AtOnce(fence::keep_at_once(&hold, &mut transaction).await?)
             }
-            None => Ends::AtTheEnd,
+            None => Ends::AtTheEnd {
+                outermost: hold.lease().hold_count() <= 1,
+            },
         };
         Ok(Opened {
             transaction,

@@ -229,6 +229,13 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         let _ = error;
         false
     }
+
+    /// A statement that fails where the transaction was over before the commit. This error may be the answer to an
+    /// earlier statement, for which its caller did not wait.
+    fn asks_after(&self, error: &DriverError) -> Option<&'static str> {
+        let _ = error;
+        None
+    }
 }
 
 /// The statements of a transaction that ends with a check of a lease. It is marked with a number, until its end.

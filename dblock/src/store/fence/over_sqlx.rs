@@ -119,11 +119,22 @@ where
             transaction.execute(&statement).await.map(drop)
         }
     };
-    match done {
-        Ok(()) => Ok(Ok(())),
-        Err(error) if dialect.was_over(&error) => Ok(Err(error)),
-        Err(error) => Err(of_commit(dialect.failed(error))),
+    let error = match done {
+        Ok(()) => return Ok(Ok(())),
+        Err(error) if dialect.was_over(&error) => return Ok(Err(error)),
+        Err(error) => error,
+    };
+    let asks = dialect.asks_after(&error);
+    let failed = dialect.failed(error);
+    if failed.is_retryable()
+        && let Some(asks) = asks
+    {
+        let asks = FenceStatement::new(dialect.database(), asks, []).behind_a_pooler(true);
+        if let Err(over) = transaction.execute(&asks).await {
+            return Ok(Err(over));
+        }
     }
+    Err(of_commit(failed))
 }
 
 /// Commits a transaction whose last statement has shown that it is still open.

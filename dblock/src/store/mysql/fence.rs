@@ -146,6 +146,14 @@ impl Dialect for MySql {
     fn was_over(&self, error: &DriverError) -> bool {
         error.code() == Some("1305")
     }
+
+    /// A statement that waits for a table, and was abandoned, has committed the transaction. The two numbers say that
+    /// the server has rolled it back.
+    fn asks_after(&self, error: &DriverError) -> Option<&'static str> {
+        let undone = [error::DEADLOCK, error::RECORD_CHANGED].map(|number| number.to_string());
+        let code = error.code()?;
+        (!undone.iter().any(|number| number == code)).then_some(MARK_IS_THERE)
+    }
 }
 
 /// The identity where no session of the store's is known to be.

@@ -28,6 +28,7 @@ on_every_store!(databases:
     a_call_that_is_dropped_leaves_nothing_behind,
     a_nested_transaction_that_was_dropped_while_it_began_is_no_silent_rollback,
     a_pool_without_a_free_connection_does_not_keep_the_key,
+    a_hold_that_outlives_the_body_fails_the_call,
     a_body_that_ends_its_transaction_spoils_no_connection,
 );
 on_every_store!(servers:
@@ -39,7 +40,10 @@ on_every_store!(servers:
     a_guard_that_outlives_the_body_is_lost,
 );
 on_every_store!(postgres: an_error_that_the_body_swallows_fails_the_call);
-on_every_store!(mysql: a_deadlock_that_the_body_swallows_fails_the_call);
+on_every_store!(mysql:
+    a_deadlock_that_the_body_swallows_fails_the_call,
+    the_answer_of_an_abandoned_statement_is_not_taken_for_that_of_the_commit,
+);
 of_a_free_key!(
     an_error_of_the_body_takes_its_work_back,
     a_panic_of_the_body_takes_its_work_back,
@@ -50,6 +54,7 @@ of_a_free_key!(
     a_connection_that_is_killed_frees_the_key,
     a_guard_that_outlives_the_body_is_lost,
     a_deadlock_that_the_body_swallows_fails_the_call,
+    the_answer_of_an_abandoned_statement_is_not_taken_for_that_of_the_commit,
 );
 
 async fn an_error_of_the_body_takes_its_work_back(backend: Backend) {
@@ -149,6 +154,26 @@ async fn a_guard_that_outlives_the_body_is_lost(backend: Backend) {
         drop(guard);
         is_free(&other).await;
     });
+}
+
+/// The commit would free the key beside it; on SQLite the call would end before its lock does.
+async fn a_hold_that_outlives_the_body_fails_the_call(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let work = Work::new(&backend).await;
+    is_free(&other).await;
+    let mut left = None;
+    on_its_pool!(backend, pool => {
+        let call = locks.lock("key").options(&long()).transaction(pool, async |mut tx| {
+            execute(&mut **tx, work.insert()).await?;
+            left = Some(locks.lock("key").options(&long()).acquire().await?);
+            Ok::<_, Failure>(())
+        });
+        let refused = call.await.unwrap_err();
+        assert_eq!(refused.kind(), StoreErrorKind::Other);
+    });
+    assert_eq!(work.done(&backend).await, 0, "nothing was committed");
+    drop(left);
+    is_free(&other).await;
 }
 
 /// PostgreSQL would answer the commit with a rollback, and the driver would not say so.
@@ -319,6 +344,28 @@ async fn a_deadlock_that_the_body_swallows_fails_the_call(backend: Backend) {
     });
     assert_eq!(work.done(&backend).await, 1);
     backend.execute(&format!("DROP TABLE {rows}")).await;
+    is_free(&other).await;
+}
+
+/// It waits for a table, gives up, and has committed the transaction before.
+async fn the_answer_of_an_abandoned_statement_is_not_taken_for_that_of_the_commit(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let (work, busy) = (Work::new(&backend).await, format!("{}_busy", backend.table));
+    on_its_pool!(backend, pool => {
+        execute(pool, format!("CREATE TABLE {busy} (done INTEGER)")).await.unwrap();
+        let mut reader = pool.begin().await.unwrap();
+        execute(&mut *reader, format!("SELECT * FROM {busy}")).await.unwrap();
+        let call = locks.lock("key").options(&patient()).transaction(pool, async |mut tx| {
+            execute(&mut **tx, work.insert()).await?;
+            execute(&mut **tx, "SET SESSION lock_wait_timeout = 1".to_owned()).await?;
+            let alters = execute(&mut **tx, format!("ALTER TABLE {busy} ADD COLUMN more INTEGER"));
+            assert!(alters.now_or_never().is_none(), "it waits for the reader");
+            Ok::<_, Failure>(())
+        });
+        is_final(&call.await.unwrap_err().lock(), "ALTER TABLE");
+        reader.rollback().await.unwrap();
+    });
+    assert_eq!(work.done(&backend).await, 1, "the statement has committed it");
     is_free(&other).await;
 }
 

@@ -22,7 +22,6 @@ on_every_store!(servers:
     a_try_that_takes_nothing_does_not_keep_the_holder_from_its_renewal,
     a_ceiling_ahead_of_the_clock_is_no_loss_of_order,
     a_full_pool_does_not_stop_others,
-    a_hold_that_outlives_the_body_fails_the_call,
     one_after_the_other_takes_the_key,
     the_body_can_check_the_lock,
 );
@@ -220,26 +219,6 @@ async fn a_full_pool_does_not_stop_others(backend: Backend) {
         holds.release().await.unwrap();
         assert!(waits.await.unwrap().unwrap() > second);
     });
-}
-
-/// The commit would free the key beside it.
-async fn a_hold_that_outlives_the_body_fails_the_call(backend: Backend) {
-    let (locks, other) = (backend.manager().await, backend.manager().await);
-    let work = Work::new(&backend).await;
-    is_free(&other).await;
-    let mut left = None;
-    on_its_pool!(backend, pool => {
-        let call = locks.lock("key").options(&long()).transaction(pool, async |mut tx| {
-            execute(&mut **tx, work.insert()).await?;
-            left = Some(locks.lock("key").options(&long()).acquire().await?);
-            Ok::<_, Failure>(())
-        });
-        let refused = call.await.unwrap_err();
-        assert_eq!(refused.kind(), StoreErrorKind::Other);
-    });
-    assert_eq!(work.done(&backend).await, 0, "nothing was committed");
-    drop(left);
-    is_free(&other).await;
 }
 
 /// Rolled back to it, the transaction would go on without the lock.
