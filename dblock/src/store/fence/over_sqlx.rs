@@ -112,15 +112,12 @@ where
     DB: sqlx::Database,
     sqlx::Transaction<'static, DB>: FenceConnection,
 {
-    let done = match dialect.commit(id) {
-        None => transaction.commit().await.map_err(driver_error),
-        Some(text) => {
-            let statement = FenceStatement::new(dialect.database(), &text, []).behind_a_pooler(true);
-            transaction.execute(&statement).await.map(drop)
-        }
+    let Some(text) = dialect.commit(id) else {
+        return commit_checked(dialect, transaction).await.map(Ok);
     };
-    let error = match done {
-        Ok(()) => return Ok(Ok(())),
+    let text = FenceStatement::new(dialect.database(), &text, []).behind_a_pooler(true);
+    let error = match transaction.execute(&text).await {
+        Ok(_) => return Ok(Ok(())),
         Err(error) if dialect.was_over(&error) => return Ok(Err(error)),
         Err(error) => error,
     };
@@ -137,7 +134,7 @@ where
     Err(of_commit(failed))
 }
 
-/// Commits a transaction whose last statement has shown that it is still open.
+/// Commits a transaction that is known to be open, by its driver.
 pub(crate) async fn commit_checked<DB: sqlx::Database>(
     dialect: &dyn Dialect,
     transaction: sqlx::Transaction<'static, DB>,
