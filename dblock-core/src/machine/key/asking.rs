@@ -41,7 +41,10 @@ const WOKEN_PAUSE: Duration = Duration::from_millis(2);
 /// `LOCKED_FOR_LONG`, then the second. With its jitter the first stays below `STANDS_BACK_FOR` (`turns.rs`).
 const LOCKED_PAUSE: Duration = Duration::from_millis(8);
 const LONGEST_LOCKED_PAUSE: Duration = Duration::from_millis(40);
-const LOCKED_FOR_LONG: Duration = Duration::from_secs(5);
+const LOCKED_FOR_LONG: Duration = Duration::from_secs(10);
+
+/// How long a row that was found locked shows that others take the key.
+const LOCKED_BY_OTHERS_FOR: Duration = Duration::from_secs(5);
 
 /// A process that receives no wake-ups queues only after it has waited this long: a key that is passed on to
 /// it lies idle until its next poll. The second value is for stores where other processes receive wake-ups.
@@ -110,6 +113,8 @@ pub(super) struct Asking {
     last: Option<(LastAnswer, Time)>,
     /// When the key was last known to be held, by this process or another.
     busy_at: Option<Time>,
+    /// When the row was last found locked.
+    locked_at: Option<Time>,
     pub(super) stand: Option<Stand>,
     /// How many tokens the next acquire keeps free for local hand-overs.
     spare_tokens: u32,
@@ -125,6 +130,7 @@ impl Asking {
             pause: FIRST_PAUSE,
             last: None,
             busy_at: None,
+            locked_at: None,
             stand: None,
             spare_tokens: FEWEST_SPARE,
             answer_time: Duration::ZERO,
@@ -240,6 +246,7 @@ impl Asking {
         let pause = env.jittered(pause);
         self.ask_after(pause, env.now);
         self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
+        self.locked_at = Some(env.now);
         self.note_answer(LastAnswer::RowLocked, env.now);
     }
 
@@ -293,6 +300,11 @@ impl Asking {
         self.last = Some((LastAnswer::Busy(Some(former)), now));
         self.busy_at = Some(now);
         self.ask_now();
+    }
+
+    /// Whether the row was found locked not long ago.
+    pub(super) fn found_locked(&self, now: Time) -> bool {
+        self.locked_at.is_some_and(|at| now < at + LOCKED_BY_OTHERS_FOR)
     }
 
     /// Whether the key was held after `since`.

@@ -210,7 +210,8 @@ impl<A, C> Machine<A, C> {
         if let Some(waiter) = self.queue.remove(number) {
             let lease_id = env.random.lease_id();
             let turn = Turn { number, lease_id };
-            self.turns.give(turn, waiter.since, env.now);
+            let beside_others = self.asking.found_locked(env.now);
+            self.turns.give(turn, waiter.since, beside_others, env.now);
             self.reply(Reply::Turn(waiter, turn));
         }
     }

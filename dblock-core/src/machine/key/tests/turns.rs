@@ -454,6 +454,24 @@ fn a_process_that_takes_again_and_again_stands_back() {
 }
 
 #[test]
+fn a_process_that_has_found_the_row_locked_stands_back_sooner() {
+    let mut a = Process::new();
+    a.wants("a", Some(60 * SECOND));
+    a.sends().unwrap();
+    a.answered(Outcome::Skipped);
+    a.passes(8 * MS);
+    a.sends().unwrap();
+    a.answered(a.granted(6));
+    a.leaves("a", true);
+    a.sends().unwrap();
+    a.answered(Outcome::Done);
+    assert_eq!(a.wants_to_take("b", Some(5 * SECOND)).1, ["b may take"]);
+    take(&mut a, 90 * MS);
+    assert!(a.wants_to_take("c", Some(5 * SECOND)).1.is_empty());
+    assert_eq!(a.passes(10 * MS), ["c may take"]);
+}
+
+#[test]
 fn a_process_that_pauses_by_itself_need_not_stand_back() {
     let mut a = Process::new();
     for _ in 0..20 {
@@ -470,7 +488,7 @@ fn a_caller_asks_often_for_a_locked_row() {
     let mut a = Process::new();
     a.wants("a", Some(60 * SECOND));
     let begin = a.now;
-    while a.now.since(begin) < 5 * SECOND {
+    while a.now.since(begin) < 10 * SECOND {
         a.sends().unwrap();
         a.answered(Outcome::Skipped);
         let next = a.machine.poll_timeout().unwrap();
