@@ -580,7 +580,9 @@ impl<A, C> Machine<A, C> {
     fn end_lease(&mut self, now: Time) -> Option<Held<C>> {
         self.hear();
         let held = self.held.take()?;
-        self.turns.lease_over(held.lease_id(), now);
+        let beside_others = held.is_in_transaction() && self.asking.found_locked(now);
+        let kept_since = beside_others.then(|| held.current().since);
+        self.turns.lease_over(held.lease_id(), kept_since, now);
         self.asking.released(held.holder(now), held.hand_overs(), now);
         if let Some(last_error) = held.last_error() {
             self.asking.note_answer(last_error, now);

@@ -47,7 +47,8 @@ enum State {
     Took(Uuid),
 }
 
-/// Takes that followed each other with gaps shorter than `STANDS_BACK_FOR`.
+/// Takes that followed each other with gaps shorter than `STANDS_BACK_FOR`, perhaps after a lease that ended with its
+/// transaction.
 #[derive(Debug)]
 struct Series {
     since: Time,
@@ -168,13 +169,19 @@ impl Turns {
         }
     }
 
-    /// A lease of this process is over.
-    pub(super) fn lease_over(&mut self, lease_id: Uuid, now: Time) {
+    /// A lease of this process is over. `kept_since`: a transaction kept the row locked, and others take the key too.
+    pub(super) fn lease_over(&mut self, lease_id: Uuid, kept_since: Option<Time>, now: Time) {
         if matches!(self.state, State::Took(took) if took == lease_id) {
             self.state = State::Nobody;
             if let Some(series) = &mut self.series {
                 series.until = now;
             }
+        } else if let Some(since) = kept_since {
+            self.series = Some(Series {
+                since,
+                until: now,
+                beside_others: true,
+            });
         }
     }
 

@@ -132,12 +132,12 @@ pub(super) struct Unit<DB: Database> {
 
 pub(super) async fn postgres(url: &str, way: Way, plan: Use) -> anyhow::Result<Units<Postgres>> {
     let pool = pool::of(u32::try_from(plan.pool)?).connect(url).await?;
-    sqlx::raw_sql(
-        "CREATE TABLE IF NOT EXISTS orders (id text PRIMARY KEY, paid bigint NOT NULL) WITH (fillfactor = 50);
-         CREATE TABLE IF NOT EXISTS order_locks (id text PRIMARY KEY)",
-    )
-    .execute(&pool)
-    .await?;
+    let tables = "CREATE TABLE IF NOT EXISTS orders (id text PRIMARY KEY, paid bigint NOT NULL) WITH (fillfactor = 50);
+         CREATE TABLE IF NOT EXISTS order_locks (id text PRIMARY KEY)";
+    // Where several processes make them at once, PostgreSQL refuses all but one.
+    if sqlx::raw_sql(tables).execute(&pool).await.is_err() {
+        sqlx::raw_sql(tables).execute(&pool).await?;
+    }
     Units::new(url, pool, way, plan).await
 }
 
@@ -154,8 +154,11 @@ pub(super) async fn mysql(url: &str, way: Way, plan: Use) -> anyhow::Result<Unit
 
 impl<DB: Database> Units<DB> {
     async fn new(url: &str, pool: Pool<DB>, way: Way, plan: Use) -> anyhow::Result<Self> {
+        let locks = dblock::table_of(url, dblock::TABLE).await?;
+        // On MariaDB a process takes no keys before its first connection of this kind.
+        locks.admin().get("connects").await?;
         Ok(Self {
-            locks: dblock::table_of(url, dblock::TABLE).await?,
+            locks,
             pool,
             way,
             new_keys: plan.new_keys,

@@ -94,7 +94,7 @@ impl<C> Held<C> {
     }
 
     /// A transaction ends it.
-    pub(super) fn is_in_transaction(&self) -> bool {
+    pub(crate) fn is_in_transaction(&self) -> bool {
         matches!(self.term, Term::Transaction(_))
     }
 

@@ -453,6 +453,7 @@ fn a_process_that_takes_again_and_again_stands_back() {
     assert_eq!(a.wants_to_take("a", Some(5 * SECOND)).1, ["a may take"]);
 }
 
+/// Its transaction kept the row locked, so nobody else is in the queue.
 #[test]
 fn a_process_that_has_found_the_row_locked_stands_back_sooner() {
     let mut a = Process::new();
@@ -461,14 +462,25 @@ fn a_process_that_has_found_the_row_locked_stands_back_sooner() {
     a.answered(Outcome::Skipped);
     a.passes(8 * MS);
     a.sends().unwrap();
-    a.answered(a.granted(6));
-    a.leaves("a", true);
-    a.sends().unwrap();
-    a.answered(Outcome::Done);
-    assert_eq!(a.wants_to_take("b", Some(5 * SECOND)).1, ["b may take"]);
-    take(&mut a, 90 * MS);
-    assert!(a.wants_to_take("c", Some(5 * SECOND)).1.is_empty());
-    assert_eq!(a.passes(10 * MS), ["c may take"]);
+    a.answered(granted(6));
+    let body = a.ownership.clone().unwrap();
+    let (kept, _) = a.step(|machine, env| machine.keep_in_transaction(env, &body));
+    kept.unwrap();
+    a.passes(90 * MS);
+    a.is_over();
+    for ticket in ["b", "c"] {
+        assert!(a.wants_to_take(ticket, Some(5 * SECOND)).1.is_empty());
+        assert_eq!(a.passes(10 * MS), [format!("{ticket} may take")]);
+        take(&mut a, 90 * MS);
+    }
+    a.passes(5 * SECOND);
+    for ticket in ["d", "e"] {
+        assert_eq!(
+            a.wants_to_take(ticket, Some(5 * SECOND)).1,
+            [format!("{ticket} may take")]
+        );
+        take(&mut a, 90 * MS);
+    }
 }
 
 #[test]
