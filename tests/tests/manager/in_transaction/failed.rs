@@ -164,8 +164,8 @@ async fn a_hold_that_outlives_the_body_fails_the_call(backend: Backend) {
     let mut left = None;
     on_its_pool!(backend, pool => {
         let call = locks.lock("key").options(&long()).transaction(pool, async |mut tx| {
-            execute(&mut **tx, work.insert()).await?;
             left = Some(locks.lock("key").options(&long()).acquire().await?);
+            execute(&mut **tx, work.insert()).await?;
             Ok::<_, Failure>(())
         });
         let refused = call.await.unwrap_err();
