@@ -11,7 +11,7 @@ use dblock_servers::{self as servers, Purpose, Servers, packages};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Fewer and shorter rounds: under 5 minutes after building.
+    /// Fewer and shorter rounds: some 13 minutes instead of an hour, after building.
     #[arg(long)]
     quick: bool,
     /// Write all figures to this file.

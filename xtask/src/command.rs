@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use tokio::process::Command;
 
 /// No command takes this long unless it hangs.
-const LIMIT: Duration = Duration::from_mins(40);
+const LIMIT: Duration = Duration::from_mins(80);
 
 /// A command may have compilers or tests below it: all of them are asked to end.
 pub(crate) const STOP: Stop = Stop {
