@@ -16,6 +16,9 @@ use crate::steps::{LEFT_OUT, Passed};
 /// How many programs run at once. Each runs several tests at once.
 const AT_ONCE: usize = 4;
 
+/// The program that runs longest, and hardly needs the processor: so many of its tests run at once.
+const WAITS: (&str, &str) = ("conformance", "8");
+
 /// The programs that run longest begin first, so that none of them runs alone in the end.
 const LONGEST: [&str; 5] = ["conformance", "cancellation", "protocol", "faults", "manager"];
 
@@ -54,6 +57,9 @@ impl Program {
             .env("CARGO_MANIFEST_PATH", self.folder.join("Cargo.toml"))
             .env("CARGO_PKG_NAME", &self.package)
             .envs(variables.iter().map(|(name, value)| (name, value)));
+        if self.is(WAITS.0) {
+            command.env("RUST_TEST_THREADS", WAITS.1);
+        }
         command
     }
 

@@ -36,8 +36,10 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
                         from: above.entered,
                         to: call.section_end(),
                     };
-                    // Sections that overlap are found by `exclusion`.
-                    if before.section_end() <= section.entered
+                    // Sections that overlap are found by `exclusion`. A re-entry has the token of its acquirer, whose
+                    // transaction may have been rolled back beneath both.
+                    if call.is_acquirer()
+                        && before.section_end() <= section.entered
                         && cause(call, section, span, calls, facts) == Cause::Unexplained
                     {
                         findings.push(Finding::TokenFell {

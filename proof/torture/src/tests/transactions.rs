@@ -54,7 +54,7 @@ fn a_transaction_that_was_rolled_back_may_outlast_its_lock() {
     assert_eq!(overlap(counted(beside_another(), &[])), Cause::RolledBack);
 }
 
-/// Seed 281 on PostgreSQL: a nested call entered after another owner.
+/// Seeds 281 and 283 on PostgreSQL: a nested call entered after another owner, and after that had left.
 #[test]
 fn a_nested_call_of_a_transaction_that_was_rolled_back_may_too() {
     let nested = |rolled_back: bool| {
@@ -63,12 +63,19 @@ fn a_nested_call_of_a_transaction_that_was_rolled_back_may_too() {
             within: Some(1),
             ..Ask::default()
         };
-        sketch.ask_as(A, 2, 210, ask);
-        sketch.enter(A, 2, 210, ("a", 10));
-        sketch.end(A, 2, 220, End::Done);
+        for (call, at) in [(2, 210), (3, 260)] {
+            sketch.ask_as(A, call, at, ask);
+            sketch.enter(A, call, at, ("a", 10));
+            sketch.end(A, call, at + 10, End::Done);
+        }
         sketch.end(A, 1, 300, End::Done);
         let lines: &[_] = if rolled_back { &[] } else { &[(1, 10, A)] };
         let found = counted(sketch.section(B, 1, 20, 200, 250), lines).findings();
+        assert!(
+            !found
+                .iter()
+                .any(|found| matches!(found, Finding::TokenFell { .. }))
+        );
         found.iter().any(|found| matches!(found, Finding::Overlap { .. }))
     };
     assert!(!nested(true));
