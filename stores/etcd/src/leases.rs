@@ -12,6 +12,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use dblock_core::Key;
 use dblock_core::store::StoreError;
 use etcd_client::Client;
 use futures_util::future::join_all;
@@ -50,11 +51,13 @@ struct State {
     idle: Vec<Lease>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Lease {
     id: i64,
     /// In seconds.
     ttl: i64,
+    /// The key of its last lock, if nobody was next: it is probably free still.
+    freed: Option<Key>,
     /// It had its whole length then, or later. The clock may have stood still since, with the host.
     whole_at: Instant,
 }
@@ -74,9 +77,22 @@ struct Used {
 }
 
 impl Leases {
-    /// A lease for a grant: one that was used before, or a new one.
-    pub(crate) async fn take(&self, client: &mut Client, grant: Uuid, ttl: i64) -> Result<i64, StoreError> {
-        if let Some(idle) = self.reuse(grant, ttl) {
+    /// Whether this process was the last to have the key, as far as it knows.
+    pub(crate) fn has_freed(&self, key: &Key, ttl: i64) -> bool {
+        let state = self.state();
+        let of_key = |lease: &Lease| lease.ttl == ttl && lease.freed.as_ref() == Some(key);
+        state.idle.iter().any(of_key)
+    }
+
+    /// A lease for a grant of this key: one that was used before, or a new one.
+    pub(crate) async fn take(
+        &self,
+        client: &mut Client,
+        grant: Uuid,
+        key: &Key,
+        ttl: i64,
+    ) -> Result<i64, StoreError> {
+        if let Some(idle) = self.reuse(grant, key, ttl) {
             return Ok(idle);
         }
         let new = self.make(grant, ttl);
@@ -87,7 +103,7 @@ impl Leases {
     /// Sees that the leases of these grants have their whole ttl, and returns the grants for which that
     /// failed. It runs beside the writes under them, so that it notices what has held us up before those.
     pub(crate) async fn renew(&self, client: &Client, grants: &[Uuid]) -> Vec<Uuid> {
-        let lease = |grant: &Uuid| Some((*grant, self.state().used.get(grant)?.lease));
+        let lease = |grant: &Uuid| Some((*grant, self.state().used.get(grant)?.lease.clone()));
         let (mut young, mut others): (Vec<_>, Vec<_>) = grants
             .iter()
             .filter_map(lease)
@@ -112,18 +128,23 @@ impl Leases {
         join_all(renewals).await.into_iter().flatten().collect()
     }
 
-    /// Takes an idle lease for a grant. It may have ended in etcd.
-    fn reuse(&self, grant: Uuid, ttl: i64) -> Option<i64> {
+    /// Takes an idle lease for a grant, if it can be that of the key's last lock. It may have ended in etcd.
+    fn reuse(&self, grant: Uuid, key: &Key, ttl: i64) -> Option<i64> {
         let mut state = self.state();
         if state.used.contains_key(&grant) {
             // The request is sent again, and may still be carried out under its first lease.
             return None;
         }
         state.idle.retain(|lease| lease.is_younger(lease.ttl / 2));
-        let place = state.idle.iter().rposition(|lease| lease.ttl == ttl)?;
-        let lease = state.idle.remove(place);
+        let fits = |lease: &Lease| lease.ttl == ttl;
+        let of_key = |lease: &Lease| fits(lease) && lease.freed.as_ref() == Some(key);
+        let place = state.idle.iter().rposition(of_key);
+        let place = place.or_else(|| state.idle.iter().rposition(fits))?;
+        let mut lease = state.idle.remove(place);
+        lease.freed = None;
+        let id = lease.id;
         state.used.insert(grant, Used { lease, created: None });
-        Some(lease.id)
+        Some(id)
     }
 
     /// The id of a lease to be made for a grant: the same for a request that is sent again.
@@ -141,6 +162,7 @@ impl Leases {
                 // Not made of the grant's id: the lease may serve others later.
                 id: etcd_lease(Uuid::now_v7()),
                 ttl,
+                freed: None,
                 whole_at: Instant::now(),
             },
             created: None,
@@ -172,8 +194,9 @@ impl Leases {
         self.state().used.get(&grant).map(|used| used.lease.id)
     }
 
-    /// These grants have no keys, and will have none. Their leases are idle from now on.
-    pub(crate) async fn rest(&self, client: &Client, grants: &[Uuid]) {
+    /// These grants have no keys, and will have none. Their leases are idle from now on. With the keys that they have
+    /// freed.
+    pub(crate) async fn rest(&self, client: &Client, grants: Vec<(Uuid, Option<Key>)>) {
         revoke_all(client, self.lay_down(grants)).await;
     }
 
@@ -185,11 +208,11 @@ impl Leases {
 
     /// Makes the leases of these grants idle ones. Returns those that are too many, which were idle for
     /// longest.
-    fn lay_down(&self, grants: &[Uuid]) -> Vec<Lease> {
+    fn lay_down(&self, grants: Vec<(Uuid, Option<Key>)>) -> Vec<Lease> {
         let mut state = self.state();
-        for grant in grants {
-            if let Some(used) = state.used.remove(grant) {
-                state.idle.push(used.lease);
+        for (grant, freed) in grants {
+            if let Some(used) = state.used.remove(&grant) {
+                state.idle.push(Lease { freed, ..used.lease });
             }
         }
         let surplus = state.idle.len().saturating_sub(MOST_IDLE);
@@ -223,6 +246,10 @@ async fn revoke_all(client: &Client, leases: Vec<Lease>) {
 mod tests {
     use super::*;
 
+    fn key() -> Key {
+        Key::new(None, "k").unwrap()
+    }
+
     fn later(leases: &Leases, grant: Uuid, seconds: u64) {
         let earlier = Instant::now().checked_sub(Duration::from_secs(seconds));
         leases.renewed(grant, earlier.expect("the machine has run for some time"));
@@ -231,39 +258,63 @@ mod tests {
     #[test]
     fn a_lease_has_one_lock_at_a_time_and_another_when_it_rests() {
         let leases = Leases::default();
-        let [one, two, three] = [(); 3].map(|()| Uuid::now_v7());
-        assert_eq!(leases.reuse(one, 30), None);
+        let ([one, two, three], key) = ([(); 3].map(|()| Uuid::now_v7()), key());
+        assert_eq!(leases.reuse(one, &key, 30), None);
         let made = leases.make(one, 30);
         assert_eq!(leases.make(one, 30), made, "the request is sent again");
         assert_eq!(leases.created(one), None, "it may not have been carried out yet");
         leases.granted(one, 7);
         assert_eq!(leases.created(one), Some(7));
-        assert_eq!(leases.reuse(two, 30), None, "it is used");
-        leases.lay_down(&[one]);
-        assert_eq!(leases.reuse(two, 60), None, "another length");
-        assert_eq!(leases.reuse(two, 30), Some(made));
+        assert_eq!(leases.reuse(two, &key, 30), None, "it is used");
+        leases.lay_down(vec![(one, None)]);
+        assert_eq!(leases.reuse(two, &key, 60), None, "another length");
+        assert_eq!(leases.reuse(two, &key, 30), Some(made));
         assert_eq!((leases.of(two), leases.created(two)), (Some(made), None));
-        assert_eq!(leases.reuse(three, 30), None);
+        assert_eq!(leases.reuse(three, &key, 30), None);
         leases.make(three, 30);
-        leases.lay_down(&[three]);
-        assert_eq!(leases.reuse(two, 30), None, "it has one");
-        leases.reuse(three, 30);
+        leases.lay_down(vec![(three, None)]);
+        assert_eq!(leases.reuse(two, &key, 30), None, "it has one");
+        leases.reuse(three, &key, 30);
         leases.forget(three);
         leases.forget(two);
-        leases.lay_down(&[two]);
-        assert_eq!(leases.reuse(three, 30), None, "it was forgotten");
+        leases.lay_down(vec![(two, None)]);
+        assert_eq!(leases.reuse(three, &key, 30), None, "it was forgotten");
+    }
+
+    #[test]
+    fn a_key_that_was_freed_here_gets_the_lease_that_it_had() {
+        let leases = Leases::default();
+        let grants = [(); 3].map(|()| Uuid::now_v7());
+        let keys = ["a", "b", "c"].map(|name| Key::new(None, name).unwrap());
+        let ids = grants.map(|grant| leases.make(grant, 30));
+        let freed = grants.iter().zip(&keys);
+        leases.lay_down(freed.map(|(grant, key)| (*grant, Some(key.clone()))).collect());
+        assert!(leases.has_freed(&keys[0], 30) && !leases.has_freed(&keys[0], 60));
+        let [first, second, _] = grants;
+        assert_eq!(leases.reuse(first, &keys[0], 30), Some(ids[0]));
+        assert!(
+            !leases.has_freed(&keys[0], 30),
+            "it may have another holder from here on"
+        );
+        leases.lay_down(vec![(first, None)]);
+        assert!(!leases.has_freed(&keys[0], 30), "it has one");
+        assert_eq!(
+            leases.reuse(second, &key(), 30),
+            Some(ids[0]),
+            "the last one that rests"
+        );
     }
 
     #[test]
     fn a_lease_that_may_soon_end_is_not_used_again() {
         let leases = Leases::default();
-        let grant = Uuid::now_v7();
+        let (grant, key) = (Uuid::now_v7(), key());
         for (age, is_used) in [(0, true), (14, true), (16, false)] {
             let made = leases.make(grant, 30);
             later(&leases, grant, age);
-            leases.lay_down(&[grant]);
+            leases.lay_down(vec![(grant, None)]);
             let expected = is_used.then_some(made);
-            assert_eq!(leases.reuse(grant, 30), expected, "{age} s old");
+            assert_eq!(leases.reuse(grant, &key, 30), expected, "{age} s old");
             leases.forget(grant);
         }
     }
@@ -276,7 +327,7 @@ mod tests {
         };
         let mut client = Client::connect([url], None).await.unwrap();
         let (leases, grant) = (Leases::default(), Uuid::now_v7());
-        let lease = leases.take(&mut client, grant, 30).await.unwrap();
+        let lease = leases.take(&mut client, grant, &key(), 30).await.unwrap();
         while look::left(&mut client, lease).await.unwrap() > Some(28) {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -291,7 +342,7 @@ mod tests {
         let leases = Leases::default();
         let grants: Vec<_> = (0..MOST_IDLE + 2).map(|_| Uuid::now_v7()).collect();
         let ids: Vec<_> = grants.iter().map(|grant| leases.make(*grant, 30)).collect();
-        let surplus = leases.lay_down(&grants);
+        let surplus = leases.lay_down(grants.iter().map(|grant| (*grant, None)).collect());
         let surplus: Vec<_> = surplus.iter().map(|lease| lease.id).collect();
         assert_eq!(surplus, ids[..2]);
         assert_eq!(leases.state().idle.len(), MOST_IDLE);

@@ -27,11 +27,20 @@ pub(crate) struct Rows {
     pub(crate) next: Option<Stored>,
 }
 
-/// One lock, as it was read.
+/// One lock, as it was read; by default a free one.
 pub(crate) struct Seen {
     pub(crate) rows: Result<Rows, StoreError>,
     /// Until when somebody waits, by the clock of that process.
     pub(crate) wanted_until: Option<i64>,
+}
+
+impl Default for Seen {
+    fn default() -> Self {
+        Self {
+            rows: Ok(Rows::default()),
+            wanted_until: None,
+        }
+    }
 }
 
 impl Rows {
@@ -160,7 +169,7 @@ impl Write<'_> {
 pub(crate) enum Written {
     Done {
         revision: i64,
-        /// The row of the other slot, where one was deleted, is there.
+        /// Where a row was deleted, that of the other slot is there; where one was put, the note that somebody waits.
         other: bool,
     },
     /// The lock has changed, to these rows.
@@ -211,7 +220,8 @@ async fn write_all(
         let change = match &write.change {
             Change::Put(row, lease) => {
                 let options = PutOptions::new().with_lease(*lease);
-                vec![TxnOp::put(key, row.to_value(), Some(options))]
+                let wanted = TxnOp::get(names.wanted(write.key), None);
+                vec![TxnOp::put(key, row.to_value(), Some(options)), wanted]
             }
             Change::Delete => {
                 let other = names.row(write.slot.other(), write.key);

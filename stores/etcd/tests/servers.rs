@@ -334,6 +334,48 @@ async fn what_only_reads_costs_the_cluster_no_write() {
     assert_eq!(writes(&server).await - before, 2 * TIMES + 1);
 }
 
+/// It is written without a look, because it was freed here.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_was_freed_here_may_have_another_holder() {
+    let Some(server) = single().await else { return };
+    let [store, other] = [(); 2].map(|()| store(std::slice::from_ref(&server)));
+    let pair = async || {
+        let mut held = acquire("k");
+        let granted = one(&store, held.clone()).await.unwrap();
+        held.action = Action::Release;
+        one(&store, held).await.unwrap();
+        granted
+    };
+    let is_wanted = |outcome: Outcome| match outcome {
+        Outcome::Granted { wanted, .. } => wanted,
+        other => panic!("{other:?}"),
+    };
+    assert!(!is_wanted(pair().await));
+
+    let mut theirs = acquire("k");
+    one(&other, theirs.clone()).await.unwrap();
+    let before = writes(&server).await;
+    for _ in 0..10 {
+        let busy = one(&store, acquire("k")).await.unwrap();
+        assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
+    }
+    assert_eq!(writes(&server).await - before, 1, "it is looked at from then on");
+    theirs.action = Action::Release;
+    one(&other, theirs).await.unwrap();
+
+    assert!(!is_wanted(pair().await));
+    let mut held = acquire("k");
+    one(&store, held.clone()).await.unwrap();
+    let mut waits = acquire("k");
+    if let Action::Acquire(ask) = &mut waits.action {
+        ask.wanted_for = Some(TTL);
+    }
+    one(&other, waits).await.unwrap();
+    held.action = Action::Release;
+    one(&store, held).await.unwrap();
+    assert!(is_wanted(pair().await), "another process has waited meanwhile");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_manager_that_ends_leaves_no_lease() {
     let Some(server) = single().await else { return };

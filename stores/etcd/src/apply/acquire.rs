@@ -1,4 +1,5 @@
-//! Acquiring. The key is read first, so that a busy one costs neither a lease nor a write.
+//! Acquiring. The key is read first, so that a busy one costs neither a lease nor a write. A key that this process has
+//! freed is probably free still: that is written at once.
 
 use std::time::Duration;
 
@@ -40,18 +41,47 @@ pub(crate) async fn acquire(
 }
 
 async fn acquire_part(
-    mut client: Client,
+    client: Client,
     names: &Keys,
     places: &Places,
     leases: &Leases,
     asks: &[Ask<'_>],
 ) -> Vec<Answer> {
+    let mut answers = try_part(client.clone(), names, places, leases, asks).await;
+    let taken: Vec<usize> = (0..asks.len()).filter(|at| answers[*at].is_none()).collect();
+    if !taken.is_empty() {
+        let again: Vec<_> = taken.iter().map(|at| asks[*at]).collect();
+        let looked = try_part(client, names, places, leases, &again).await;
+        for (at, answer) in taken.into_iter().zip(looked) {
+            answers[at] = answer;
+        }
+    }
+    let answers = answers.into_iter();
+    answers
+        .map(|answer| answer.unwrap_or(Ok(Outcome::Skipped)))
+        .collect()
+}
+
+/// `None`: the key was freed here, but others have taken it since. It is not freed here any more.
+async fn try_part(
+    mut client: Client,
+    names: &Keys,
+    places: &Places,
+    leases: &Leases,
+    asks: &[Ask<'_>],
+) -> Vec<Option<Answer>> {
     let client = &mut client;
-    let keys: Vec<_> = asks.iter().map(|(request, _)| &request.key).collect();
-    let seen = match look(client, names, &keys).await {
-        Ok(seen) => seen,
-        Err(error) => return asks.iter().map(|_| Err(error.clone())).collect(),
+    let has_freed = |(request, ask): &Ask<'_>| leases.has_freed(&request.key, seconds(ask.ttl));
+    let freed: Vec<bool> = asks.iter().map(has_freed).collect();
+    let others = asks.iter().zip(&freed).filter(|(_, freed)| !**freed);
+    let keys: Vec<_> = others.map(|((request, _), _)| &request.key).collect();
+    let mut looked = match look(client, names, &keys).await {
+        Ok(seen) => seen.into_iter(),
+        Err(error) => return asks.iter().map(|_| Some(Err(error.clone()))).collect(),
     };
+    let seen = |freed: &bool| if *freed { None } else { looked.next() };
+    let seen = freed.iter().map(seen);
+    let seen: Vec<_> = seen.map(Option::unwrap_or_default).collect();
     let steps = asks.iter().zip(&seen);
     let steps = steps.map(|(ask, seen)| prepare(client.clone(), names, leases, *ask, seen));
     let first: Vec<Step> = join_all(steps)
@@ -70,15 +100,15 @@ async fn acquire_part(
     let (written, not_renewed) = join(write(client, names, &writes), leases.renew(&other, &takes)).await;
     let mut written = written.into_iter();
     let mut answers = Vec::new();
-    for ((step, ask), seen) in first.into_iter().zip(asks).zip(&seen) {
+    for (((step, ask), seen), freed) in first.into_iter().zip(asks).zip(&seen).zip(freed) {
         let step = match step {
             Step::Answered(answer) => {
-                answers.push(answer);
+                answers.push(Some(answer));
                 continue;
             }
             step => step,
         };
-        answers.push(match (written.next(), step) {
+        let answer = match (written.next(), step) {
             (Some(Ok(written)), Step::Queue(holder)) => queued(client, places, *ask, written, &holder).await,
             (Some(Ok(Written::Done { .. })), _) if not_renewed.contains(&ask.0.lease_id) => {
                 Err(error::unknown("etcd has not renewed the lease of the lock"))
@@ -86,7 +116,9 @@ async fn acquire_part(
             (Some(Ok(written)), _) => granted(client, leases, *ask, written, seen).await,
             (Some(Err(error)), _) => Err(error),
             (None, _) => Err(error::unknown("etcd left out an answer")),
-        });
+        };
+        let is_taken = freed && matches!(answer, Ok(Outcome::Busy(_)));
+        answers.push((!is_taken).then_some(answer));
     }
     answers
 }
@@ -145,7 +177,7 @@ async fn prepare(
     }
     let Rows { holder, next } = seen.rows.clone()?;
     let Some(holder) = holder else {
-        let lease = leases.take(client, request.lease_id, seconds(ask.ttl));
+        let lease = leases.take(client, request.lease_id, &request.key, seconds(ask.ttl));
         return lease.await.map(Step::Take);
     };
     if holder.row.lease_id == request.lease_id {
@@ -208,10 +240,10 @@ async fn granted(
     seen: &Seen,
 ) -> Answer {
     let rows = match written {
-        Written::Done { revision, .. } => {
+        Written::Done { revision, other } => {
             leases.granted(request.lease_id, revision);
             let token = first_token(revision, Slot::First);
-            return Ok(Outcome::granted(token, ask.ttl).with_wanted(seen.is_wanted()));
+            return Ok(Outcome::granted(token, ask.ttl).with_wanted(other || seen.is_wanted()));
         }
         // It had ended before it was used again. While the host was suspended, the others that rest may have,
         // too.
@@ -230,7 +262,7 @@ async fn granted(
             }))
         }
         stored => {
-            leases.rest(client, &[request.lease_id]).await;
+            leases.rest(client, vec![(request.lease_id, None)]).await;
             Ok(too_late(stored))
         }
     }

@@ -223,7 +223,8 @@ async fn release_part(
         let grant = requests[place].lease_id;
         let answer = written.map(|written| match written {
             Written::Done { other, .. } => {
-                released.push(grant);
+                let freed = (!other).then(|| requests[place].key.clone());
+                released.push((grant, freed));
                 released_to(other)
             }
             Written::Changed(_) | Written::NoLease => {
@@ -233,7 +234,7 @@ async fn release_part(
         });
         answers.insert(place, answer);
     }
-    leases.rest(&client, &released).await;
+    leases.rest(&client, released).await;
     answers.into_values().collect()
 }
 
