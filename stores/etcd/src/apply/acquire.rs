@@ -47,12 +47,15 @@ async fn acquire_part(
     leases: &Leases,
     asks: &[Ask<'_>],
 ) -> Vec<Answer> {
-    let mut answers = try_part(client.clone(), names, places, leases, asks).await;
-    let taken: Vec<usize> = (0..asks.len()).filter(|at| answers[*at].is_none()).collect();
-    if !taken.is_empty() {
-        let again: Vec<_> = taken.iter().map(|at| asks[*at]).collect();
-        let looked = try_part(client, names, places, leases, &again).await;
-        for (at, answer) in taken.into_iter().zip(looked) {
+    let mut answers: Vec<Option<Answer>> = asks.iter().map(|_| None).collect();
+    for _ in 0..2 {
+        let open: Vec<usize> = (0..asks.len()).filter(|at| answers[*at].is_none()).collect();
+        if open.is_empty() {
+            break;
+        }
+        let part: Vec<_> = open.iter().map(|at| asks[*at]).collect();
+        let tried = Box::pin(try_part(client.clone(), names, places, leases, &part)).await;
+        for (at, answer) in open.into_iter().zip(tried) {
             answers[at] = answer;
         }
     }
