@@ -18,6 +18,7 @@
 mod answer;
 pub mod clock;
 mod error;
+pub mod events;
 pub(crate) mod filter;
 pub(crate) mod finding;
 mod record;

@@ -131,6 +131,7 @@ impl Driver {
         self.shared.schedule().dispatch.answered(answered.lane);
         self.shared.health.note(&answered.answers);
         self.shared.meter.answers(&answered.answers);
+        self.shared.meter.store_events();
         self.shared.meter.batch(answered.cells.len(), answered.took);
         let resumption = Resumption::new(&self.shared.wake);
         for (cell, answer) in answered.cells.iter().zip(answered.answers) {

@@ -12,6 +12,7 @@ use metrics::{
 use super::AcquireOutcome;
 use crate::LostReason;
 use crate::store::{Outcome, StoreError, StoreErrorKind};
+use dblock_core::store::events::{self, Event};
 
 const ACQUIRE: &str = "dblock_acquire_seconds";
 const WAIT: &str = "dblock_wait_seconds";
@@ -26,6 +27,7 @@ const RENEWAL_LAG: &str = "dblock_renewal_lag_seconds";
 const ROUND_TRIP: &str = "dblock_store_round_trip_seconds";
 const BATCH_SIZE: &str = "dblock_store_batch_size";
 const STORE_ERRORS: &str = "dblock_store_errors_total";
+const STORE_EVENTS: &str = "dblock_store_events_total";
 
 /// The call site of locks that are taken by hand and name no function.
 const NO_FUNCTION: &str = "none";
@@ -87,6 +89,9 @@ pub(crate) struct Waiting(Arc<Handles>);
 impl Meter {
     pub(crate) fn new(store: &'static str) -> Self {
         describe();
+        for event in Event::ALL {
+            drop(counter!(STORE_EVENTS, "store" => store, "event" => event.name()));
+        }
         Self {
             store,
             renewal_lag: histogram!(RENEWAL_LAG, "store" => store),
@@ -129,6 +134,15 @@ impl Meter {
         self.round_trip.record(took);
         self.batch_size
             .record(u32::try_from(requests).unwrap_or(u32::MAX));
+    }
+
+    /// Counts what stores of this process have met since it was last counted. Not those of this manager alone: a store
+    /// may belong to several.
+    #[allow(clippy::unused_self, reason = "without the feature nothing is counted")]
+    pub(crate) fn store_events(&self) {
+        for (store, event, times) in events::take() {
+            counter!(STORE_EVENTS, "store" => store, "event" => event.name()).increment(times);
+        }
     }
 
     /// Counts the errors among the answers of the store.
@@ -319,6 +333,7 @@ fn describe() {
             "Calls of run_once that ran, were replayed, or were refused.",
         ),
         (STORE_ERRORS, "Requests that the store failed."),
+        (STORE_EVENTS, "What stores met on the way to their servers."),
     ];
     for (name, text) in counts {
         describe_counter!(name, Unit::Count, text);

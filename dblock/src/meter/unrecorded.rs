@@ -40,6 +40,7 @@ nothing! {
     Meter::renewal_lag(Duration)
     Meter::batch(usize, Duration)
     Meter::answers(&[Result<Outcome, StoreError>])
+    Meter::store_events()
     Site::acquire_ended(AcquireOutcome, Duration)
     Site::granted(Duration)
     Site::waited(Duration)

@@ -11,9 +11,11 @@
 use std::fmt;
 use std::future::Future;
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use dblock_core::store::events::{self, Event};
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::{Instant, timeout};
 
@@ -41,6 +43,10 @@ pub(crate) struct Connections<C> {
     open: Box<dyn Fn(usize) -> Opening<C> + Send + Sync>,
     place: Box<dyn Fn() -> Option<String> + Send + Sync>,
     servers: Servers,
+    /// The name of the store, for metrics.
+    store: &'static str,
+    /// A connection has ended, and none was opened since.
+    has_ended: AtomicBool,
     idle: Mutex<Vec<Idle<C>>>,
     shared: Semaphore,
     /// Permits for extends only.
@@ -52,6 +58,7 @@ impl<C> Connections<C> {
     /// `shared` connections are for any use, and `reserved` more for [`take_reserved`](Self::take_reserved).
     /// `place` says where the database is, as [`Store::location`](super::Store::location).
     pub(crate) fn new<F>(
+        store: &'static str,
         shared: usize,
         reserved: usize,
         names: Vec<Arc<str>>,
@@ -64,7 +71,9 @@ impl<C> Connections<C> {
         Self {
             open: Box::new(move |server| Box::pin(open(server))),
             place: Box::new(place),
-            servers: Servers::new(names),
+            servers: Servers::new(store, names),
+            store,
+            has_ended: AtomicBool::new(false),
             idle: Mutex::new(Vec::new()),
             shared: Semaphore::new(shared),
             reserved: Semaphore::new(reserved),
@@ -158,9 +167,12 @@ impl<C> Connections<C> {
     where
         C: Alive,
     {
-        timeout(CONNECT_TIMEOUT, self.servers.open(&self.open))
-            .await
-            .unwrap_or_else(|_| {
+        let opened = timeout(CONNECT_TIMEOUT, self.servers.open(&self.open)).await;
+        if matches!(opened, Ok(Ok(_))) && self.has_ended.swap(false, Ordering::Relaxed) {
+            tracing::info!(place = (self.place)(), "the lock store is connected again");
+            events::note(self.store, Event::Reconnected);
+        }
+        opened.unwrap_or_else(|_| {
                 let at = (self.place)().map_or_else(String::new, |place| format!(" at {place}"));
                 let message = format!(
                     "the database{at} did not accept a connection within {CONNECT_TIMEOUT:?}; is the server running, and is \
@@ -183,6 +195,7 @@ impl<C> Connections<C> {
     /// writes now.
     pub(crate) fn forget_idle(&self) {
         self.servers.doubt();
+        self.has_ended.store(true, Ordering::Relaxed);
         self.idle().clear();
     }
 
@@ -301,7 +314,7 @@ mod tests {
             (None, "the database did not accept"),
         ] {
             let place = move || place.map(str::to_owned);
-            let connections = Connections::new(1, 0, vec![Arc::default()], place, never);
+            let connections = Connections::new("none", 1, 0, vec![Arc::default()], place, never);
             let error = connections.take().await.err().unwrap();
             assert_eq!(error.kind(), StoreErrorKind::Unreachable);
             assert!(error.to_string().starts_with(said), "{error}");

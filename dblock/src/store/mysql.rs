@@ -86,7 +86,7 @@ impl MySqlStore {
             async move { met.opened(session::open(&options, any_server, version_table).await) }
         };
         Self {
-            connections: Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, names, place, open),
+            connections: Connections::new("mysql", MAX_CONNECTIONS - RESERVED, RESERVED, names, place, open),
             servers,
             any_server,
             statements: Statements::new(&table_sql),

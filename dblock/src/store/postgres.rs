@@ -78,7 +78,14 @@ impl PostgresStore {
         };
         let of_place = servers.clone();
         let place = move || place(&of_place);
-        let connections = Connections::new(MAX_CONNECTIONS - RESERVED, RESERVED, names, place, open);
+        let connections = Connections::new(
+            "postgres",
+            MAX_CONNECTIONS - RESERVED,
+            RESERVED,
+            names,
+            place,
+            open,
+        );
         Self {
             sql: sql::Sql::new(&table),
             table,

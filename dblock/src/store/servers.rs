@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use dblock_core::store::events::{self, Event};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::sync::watch;
@@ -125,6 +126,8 @@ pub(super) struct Connected<C> {
 /// The servers of a store, by their index in the list.
 #[derive(Debug)]
 pub(super) struct Servers {
+    /// The name of the store, for metrics.
+    store: &'static str,
     names: Names,
     chosen: watch::Sender<usize>,
     /// The chosen server took writes when it was asked, and no connection to it has failed since.
@@ -132,8 +135,9 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    pub(super) fn new(names: Vec<Arc<str>>) -> Self {
+    pub(super) fn new(store: &'static str, names: Vec<Arc<str>>) -> Self {
         Self {
+            store,
             // The only server is never asked.
             trusted: AtomicBool::new(names.len() == 1),
             chosen: watch::Sender::new(0),
@@ -196,6 +200,7 @@ impl Servers {
                 server = &*self.names[found.server],
                 "the locks are used on another server, which takes writes now"
             );
+            events::note(self.store, Event::Moved);
         }
         self.trusted.store(true, Ordering::Relaxed);
         Ok(found)

@@ -55,7 +55,7 @@ impl SqliteStore {
         let (tables, texts) = (table.clone(), Arc::clone(&statements));
         let file = options.get_filename().display().to_string();
         let place = move || Some(file.clone());
-        let connections = Connections::new(1, 0, vec![Arc::default()], place, move |_| {
+        let connections = Connections::new("sqlite", 1, 0, vec![Arc::default()], place, move |_| {
             let (options, table, statements) = (settings.clone(), tables.clone(), Arc::clone(&texts));
             async move { session::open(options, &table, &statements).await }
         });

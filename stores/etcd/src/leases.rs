@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 
 use dblock_core::Key;
 use dblock_core::store::StoreError;
+use dblock_core::store::events::{self, Event};
 use etcd_client::Client;
 use futures_util::future::join_all;
 use uuid::Uuid;
 
-use crate::look;
 use crate::row::etcd_lease;
+use crate::{NAME, look};
 
 /// By how much a lease is longer than a ttl of [`LONG`] or more. For so long after its last renewal it needs
 /// none to be used again.
@@ -144,6 +145,9 @@ impl Leases {
         lease.freed = None;
         let id = lease.id;
         state.used.insert(grant, Used { lease, created: None });
+        drop(state);
+        tracing::trace!(lease = id, "a lease that rested is used again");
+        events::note(NAME, Event::LeaseUsedAgain);
         Some(id)
     }
 

@@ -36,6 +36,9 @@ type Answer = Result<Outcome, StoreError>;
 /// The client that this store uses. [`EtcdStore::holds`] returns a compare of it.
 pub use etcd_client;
 
+/// The name of the store.
+const NAME: &str = "etcd";
+
 /// Locks in an etcd cluster. It is made from addresses, and opens no connection until it is used. Each
 /// manager has a connection of its own.
 ///
@@ -201,7 +204,7 @@ impl EtcdStore {
 
 impl Store for EtcdStore {
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::new("etcd");
+        let mut capabilities = Capabilities::new(NAME);
         capabilities.concurrency = 3;
         capabilities.wake_ups = true;
         capabilities.shortest_ttl = Duration::from_secs(2);

@@ -9,11 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use dblock_core::store::events::{self, Event};
 use dblock_core::store::{StoreError, StoreErrorKind};
 use etcd_client::{Client, ConnectOptions};
 use tokio::time::timeout;
 
-use crate::{error, server};
+use crate::{NAME, error, server};
 
 /// Time limit for one member. With three members, and two of them down, the third one is found before an
 /// acquire is given up.
@@ -46,6 +47,8 @@ struct Open {
     next: usize,
     /// Counts the connections, to tell the open one from those before it.
     number: u64,
+    /// The member whose connection has ended, while there is no other one.
+    left: Option<usize>,
     closed: bool,
 }
 
@@ -114,6 +117,14 @@ impl Members {
                 Ok(client) => {
                     let mut open = self.open();
                     open.number += 1;
+                    if let Some(left) = open.left.take() {
+                        let [before, now] = [left, member].map(|member| &self.addresses[member]);
+                        tracing::info!(
+                            "etcd is asked at {now} now, after {before} has left a request without its answer"
+                        );
+                        let is_same = left == member;
+                        events::note(NAME, if is_same { Event::Reconnected } else { Event::Moved });
+                    }
                     if !open.closed {
                         open.client = Some((client.clone(), member));
                     }
@@ -246,6 +257,7 @@ impl Drop for Lent<'_> {
         let mut open = self.home.open();
         if !self.answered && open.number == self.number {
             open.client = None;
+            open.left = Some(self.member);
         }
     }
 }

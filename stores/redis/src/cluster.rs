@@ -11,14 +11,16 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use dblock_core::store::events::{self, Event};
 use dblock_core::store::{StoreError, StoreErrorKind};
 use futures_util::future::join_all;
 use redis::aio::PubSub;
 use redis::{Cmd, FromRedisValue, Value};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
-use tracing::info;
+use tracing::{debug, info};
 
+use crate::NAME;
 use crate::acknowledge::Acknowledgement;
 use crate::call::Call;
 use crate::error::{self, Redirect};
@@ -193,6 +195,11 @@ impl Cluster {
                 None => return Err(failed),
             };
             drop(sent);
+            debug!(
+                "the Redis server {} sends a request on to {}",
+                to.address, next.address
+            );
+            events::note(NAME, Event::Redirected);
             to = next;
         }
         Err(no_owner(slot))

@@ -52,6 +52,9 @@ pub use redis;
 /// key of a lock's row.
 pub const VERIFY: &str = include_str!("lua/verify.lua");
 
+/// The name of the store.
+const NAME: &str = "redis";
+
 /// How long the server keeps the row of a key that nobody uses.
 const DEFAULT_IDLE: Duration = Duration::from_hours(7 * 24);
 
@@ -310,7 +313,7 @@ impl From<redis::Client> for RedisStore {
 
 impl Store for RedisStore {
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::new("redis");
+        let mut capabilities = Capabilities::new(NAME);
         capabilities.concurrency = 3;
         capabilities.parts = self.deployment.parts();
         capabilities.wake_ups = true;

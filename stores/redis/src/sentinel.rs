@@ -9,6 +9,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use dblock_core::store::events::{self, Event};
 use dblock_core::store::{StoreError, StoreErrorKind};
 use redis::aio::MultiplexedConnection;
 use redis::{RedisResult, Value};
@@ -16,8 +17,8 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
 use tracing::{info, warn};
 
-use crate::error;
 use crate::login::{Clients, Login, Target, address};
+use crate::{NAME, error};
 
 /// How old the Sentinels' last answer may be while a connection is in use.
 const FRESH: Duration = Duration::from_secs(1);
@@ -307,9 +308,12 @@ impl Sentinels {
         let name = &self.name;
         match before {
             None => info!("the Redis primary {name:?} is {found}, say its Sentinels"),
-            Some(before) => warn!(
-                "the Redis primary {name:?} is {found} now, and no longer {before}: locks that it had not received are lost"
-            ),
+            Some(before) => {
+                warn!(
+                    "the Redis primary {name:?} is {found} now, and no longer {before}: locks that it had not received are lost"
+                );
+                events::note(NAME, Event::Moved);
+            }
         }
     }
 

@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use dblock_core::store::events::{self, Event};
 use dblock_core::store::{StoreError, StoreErrorKind};
 use futures_util::future::select_ok;
 use redis::aio::{MultiplexedConnection, PubSub};
@@ -19,7 +20,7 @@ use crate::acknowledge::Acknowledgement;
 use crate::call::{self, Call};
 use crate::login::{Clients, Target};
 use crate::sentinel::Sentinels;
-use crate::{error, server};
+use crate::{NAME, error, server};
 
 /// Time limit for opening a connection. It is shorter than the engine waits for an acquire. So a server that
 /// drops packets is reported as unreachable, which says that nothing was sent.
@@ -58,6 +59,8 @@ struct Open {
     connection: Option<Kept>,
     /// Counts the connections, to tell the open one from those before it.
     number: u64,
+    /// A connection has ended, and none was opened since.
+    has_ended: bool,
     closed: bool,
 }
 
@@ -194,8 +197,13 @@ impl Server {
             return Ok(lent);
         }
         let (connection, leads_to) = self.connect().await?;
+        let name = self.name();
         let mut open = self.open();
         open.number += 1;
+        if std::mem::take(&mut open.has_ended) {
+            tracing::info!("{name}: the Redis server is connected again");
+            events::note(NAME, Event::Reconnected);
+        }
         if !open.closed {
             open.connection = Some(Kept {
                 connection: connection.clone(),
@@ -348,6 +356,7 @@ impl Drop for Lent<'_> {
         let mut open = self.home.open();
         if !self.answered && open.number == self.number {
             open.connection = None;
+            open.has_ended = true;
         }
     }
 }

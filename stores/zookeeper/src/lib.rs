@@ -39,6 +39,9 @@ use self::way::Way;
 /// The client that this store uses. Its types are those of [`ZookeeperStore::acls`].
 pub use zookeeper_client;
 
+/// The name of the store.
+const NAME: &str = "zookeeper";
+
 /// A session is not opened within less, because that is a commit.
 const SHORTEST_SESSION: Duration = Duration::from_secs(1);
 
@@ -202,7 +205,7 @@ impl ZookeeperStore {
 
 impl Store for ZookeeperStore {
     fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::new("zookeeper");
+        let mut capabilities = Capabilities::new(NAME);
         capabilities.concurrency = 3;
         capabilities.wake_ups = true;
         capabilities.purge = true;

@@ -11,11 +11,13 @@
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use dblock_core::store::events::{self, Event};
 use dblock_core::store::{StoreError, StoreErrorKind};
 use futures_util::FutureExt as _;
 use tokio::time::timeout;
 use zookeeper_client::{Client, CreateMode, CreateOptions, SessionState};
 
+use crate::NAME;
 use crate::error;
 use crate::held::Held;
 use crate::listen::Asks;
@@ -123,6 +125,10 @@ impl Ensemble {
         };
         let mut session = self.session();
         if session.opening().is_some_and(|own| own.ptr_eq(&opening)) {
+            if opened.is_ok() {
+                tracing::info!(hosts = self.way.hosts(), "a session with ZooKeeper has begun");
+                events::note(NAME, Event::SessionBegan);
+            }
             self.held.clear();
             *session = opened.clone().map_or(Session::None, Session::Open);
         }
@@ -148,6 +154,8 @@ impl Ensemble {
         let mut session = self.session();
         if matches!(&*session, Session::Open(open) if open.session_id() == client.session_id()) {
             *session = Session::Suspect(client.clone(), self.way.open());
+            drop(session);
+            self.lost();
         }
     }
 
@@ -155,15 +163,28 @@ impl Ensemble {
     fn give_up(&self, client: &Client) {
         let mut session = self.session();
         let same = |open: &Client| open.session_id() == client.session_id();
-        *session = match std::mem::take(&mut *session) {
-            Session::Open(open) if same(&open) => Session::None,
-            Session::Suspect(open, opening) if same(&open) => Session::Opening(opening),
+        let (next, is_lost) = match std::mem::take(&mut *session) {
+            Session::Open(open) if same(&open) => (Session::None, true),
+            Session::Suspect(open, opening) if same(&open) => (Session::Opening(opening), false),
             other => {
                 *session = other;
                 return;
             }
         };
+        *session = next;
+        drop(session);
         self.held.clear();
+        if is_lost {
+            self.lost();
+        }
+    }
+
+    fn lost(&self) {
+        tracing::warn!(
+            hosts = self.way.hosts(),
+            "a session with ZooKeeper is used no more"
+        );
+        events::note(NAME, Event::SessionLost);
     }
 
     /// Takes no more work, and ends the session when those who use it are done.

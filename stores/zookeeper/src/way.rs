@@ -213,7 +213,12 @@ impl Way {
 
     /// The error with the addresses of the ensemble. The client does not say which server it has found.
     pub(crate) fn at(&self, error: StoreError) -> StoreError {
-        error.with_prefix(&format!("{}: ", self.hosts.join(",")))
+        error.with_prefix(&format!("{}: ", self.hosts()))
+    }
+
+    /// The addresses of the servers.
+    pub(crate) fn hosts(&self) -> String {
+        self.hosts.join(",")
     }
 }
 

@@ -8,6 +8,8 @@ use std::time::Duration;
 use dblock::store::StoreErrorKind;
 use dblock::{LockError, LockManager, LockOptions, OnCrash, Run, RunOptions, distributed_lock};
 use dblock_tests::faulty_store::{Fault, FaultyStore, Kind as Asked};
+use dblock_tests::line::{self, Line};
+use dblock_tests::proxy::Traffic;
 use dblock_tests::{Backend, Kind};
 use futures_util::future::{join_all, select};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
@@ -275,6 +277,26 @@ async fn fails(kind: Kind) {
     assert!(failed.unwrap_err().is_store());
 }
 
+/// The connections of a store break, and it opens another one.
+async fn connects_again() {
+    let Some(line) = Line::new(line::Database::Postgres).await else {
+        return;
+    };
+    let locks = line.manager().await;
+    let lock = async || {
+        locks
+            .lock("key")
+            .options(&options("connects"))
+            .run(async {})
+            .await
+    };
+    lock().await.unwrap();
+    line.proxy.set(Traffic::Refused);
+    assert!(lock().await.unwrap_err().is_store());
+    line.proxy.set(Traffic::Flows);
+    lock().await.unwrap();
+}
+
 fn expect(seen: &Seen) {
     let all = i64::from(TASKS * TIMES);
     for (function, outcome, times) in [
@@ -339,6 +361,8 @@ fn expect(seen: &Seen) {
     assert_eq!(seen.hand_overs("passes", "process"), Some(1));
     assert_eq!(seen.of_function("dblock_takeovers_total", "takes_over"), Some(1));
     assert!(seen.value("dblock_store_errors_total", &[("kind", "unreachable")]) >= Some(1));
+    let moved = seen.value("dblock_store_events_total", &[("event", "moved")]);
+    assert_eq!(moved, Some(0), "exists from the start");
     assert!(seen.value("dblock_renewal_lag_seconds_count", &[]) >= Some(1));
     // Nobody is left.
     assert_eq!(seen.value("dblock_held", &[]), Some(0));
@@ -358,6 +382,10 @@ async fn an_exporter_shows_what_happened_and_the_files_use_its_names() {
     assert!(seen.value("dblock_store_round_trip_seconds_count", &[]) >= Some(1));
     let batches = seen.value("dblock_store_batch_size_count", &[]);
     assert!(seen.value("dblock_store_batch_size_sum", &[]) >= batches && batches >= Some(1));
+    connects_again().await;
+    let seen = Seen::of(seen.store);
+    let reconnected = seen.value("dblock_store_events_total", &[("event", "reconnected")]);
+    assert!(reconnected >= Some(1), "{reconnected:?}");
     let values = seen.exposition.values();
     let key = values.iter().find(|value| value.contains("annotated"));
     assert_eq!(key, None, "a key is never a label");

@@ -28,7 +28,7 @@ impl Alive for Connection {
 
 /// Servers that no other test has.
 fn names(of: &str, count: usize) -> Servers {
-    Servers::new((1..=count).map(|n| format!("{of}{n}").into()).collect())
+    Servers::new("none", (1..=count).map(|n| format!("{of}{n}").into()).collect())
 }
 
 /// The server of a new connection.
