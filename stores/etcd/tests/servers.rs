@@ -9,6 +9,7 @@ use dblock::store::{
     Acquire, Action, Extend, Outcome, Released, Request, Store as _, StoreError, StoreErrorKind,
 };
 use dblock::{InspectFilter, Key, LockError, LockManager, LockOptions, Severity};
+use dblock_core::store::events::{Event, counted};
 use dblock_etcd::EtcdStore;
 use dblock_etcd::etcd_client::{Client, Txn, TxnOp};
 use dblock_servers::{Ensemble, Kind, Purpose, Server, is_installed};
@@ -242,6 +243,7 @@ async fn a_connection_that_broke_or_hung_is_not_used_again() {
     let store = EtcdStore::new([format!("http://{}", proxy.address())]).unwrap();
     one(&store, acquire("before")).await.unwrap();
 
+    let events = counted("etcd", Event::Reconnected);
     proxy.set(Traffic::Refused);
     let broken = timeout(Duration::from_secs(10), one(&store, acquire("a")))
         .await
@@ -257,6 +259,7 @@ async fn a_connection_that_broke_or_hung_is_not_used_again() {
     proxy.set(Traffic::Flows);
     let next = timeout(Duration::from_secs(10), one(&store, acquire("c"))).await;
     next.expect("on a new connection").unwrap();
+    assert!(counted("etcd", Event::Reconnected) > events + 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -196,11 +196,13 @@ impl Server {
         {
             return Ok(lent);
         }
+        let before = self.name();
         let (connection, leads_to) = self.connect().await?;
         let name = self.name();
         let mut open = self.open();
         open.number += 1;
-        if std::mem::take(&mut open.has_ended) {
+        // That there is another primary was told.
+        if std::mem::take(&mut open.has_ended) && name == before {
             tracing::info!("{name}: the Redis server is connected again");
             events::note(NAME, Event::Reconnected);
         }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use dblock::store::{Acquire, Action, Outcome, Released, Request, Store, StoreError, StoreErrorKind, WakeUp};
 use dblock::{InspectFilter, Key, LockManager, LockOptions};
+use dblock_core::store::events::{Event, counted};
 use dblock_redis::RedisStore;
 use dblock_servers::{Kind, Purpose, Server, is_installed};
 use dblock_sharded::ShardedStore;
@@ -230,10 +231,12 @@ async fn the_server_that_another_one_names_is_asked() {
     });
     let (user, _) = cluster.url().split_once('@').unwrap();
     let store = RedisStore::new(&format!("{user}@{stale}?shards=1")).unwrap();
+    let redirects = counted("redis", Event::Redirected);
     for key in ["a", "b"] {
         let granted = one(&store, key).await;
         assert!(matches!(granted, Ok(Outcome::Granted { .. })), "{granted:?}");
     }
+    assert!(counted("redis", Event::Redirected) > redirects);
 }
 
 #[tokio::test]

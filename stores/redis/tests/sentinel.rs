@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use dblock::store::{Acquire, Action, Outcome, Request, Store as _, StoreError, StoreErrorKind};
 use dblock::{Key, LockError, LockManager, LockOptions};
+use dblock_core::store::events::{Event, counted};
 use dblock_redis::RedisStore;
 use dblock_servers::{Kind, Purpose, RedisSentinel, Server, is_installed};
 use dblock_tests::proxy::{Proxy, Traffic};
@@ -73,6 +74,7 @@ async fn a_killed_primary_is_followed_and_replicated_tokens_grow() {
     .build()
     .await
     .unwrap();
+    let moves = counted("redis", Event::Moved);
     let mut tokens = Vec::new();
     for round in 0..20 {
         if round == 5 {
@@ -92,6 +94,7 @@ async fn a_killed_primary_is_followed_and_replicated_tokens_grow() {
     let lines = Log::of_this_thread();
     assert_eq!(lines.len(), 2, "one line for each change: {lines:?}");
     assert!(lines[1].contains("no longer"), "{lines:?}");
+    assert!(counted("redis", Event::Moved) > moves);
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use dblock::store::{Action, Outcome, Released, Store as _, StoreErrorKind, WakeUp};
 use dblock::{InspectFilter, LockManager};
+use dblock_core::store::events::{Event, counted};
 use dblock_redis::RedisStore;
 use dblock_servers::Purpose;
 use dblock_tests::proxy::{Proxy, Traffic};
@@ -104,6 +105,7 @@ async fn a_connection_that_broke_or_hung_is_not_used_again() {
     let store = RedisStore::new(&through).unwrap();
     one(&store, acquire("before")).await.unwrap();
 
+    let events = counted("redis", Event::Reconnected);
     proxy.set(Traffic::Refused);
     let broken = one(&store, acquire("a")).await.unwrap_err();
     assert!(broken.is_retryable(), "{broken}");
@@ -119,6 +121,7 @@ async fn a_connection_that_broke_or_hung_is_not_used_again() {
     proxy.set(Traffic::Flows);
     let next = timeout(Duration::from_secs(10), one(&store, acquire("c"))).await;
     next.expect("on a new connection").unwrap();
+    assert!(counted("redis", Event::Reconnected) > events + 1);
 }
 
 #[tokio::test]

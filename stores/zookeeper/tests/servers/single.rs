@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use dblock::store::{Action, Outcome, Request, Store, StoreErrorKind, WakeUp};
 use dblock::{Key, LockError, LockGuard, LockManager, Severity};
+use dblock_core::store::events::{Event, counted};
 use dblock_servers::slow_disk::SlowDisk;
 use dblock_servers::zookeeper::start_on_slow_disk;
 use dblock_servers::{Kind, Purpose, Server};
@@ -124,6 +125,7 @@ async fn a_connection_that_broke_or_hung_is_not_used_again() {
     let store = ZookeeperStore::new(&format!("zookeeper://{}", proxy.address())).unwrap();
     one(&store, acquire("before")).await.unwrap();
 
+    let events = counted("zookeeper", Event::SessionLost);
     proxy.set(Traffic::Refused);
     let broken = one(&store, acquire("a")).await.unwrap_err();
     assert!(broken.is_retryable(), "{broken}");
@@ -138,6 +140,7 @@ async fn a_connection_that_broke_or_hung_is_not_used_again() {
     proxy.set(Traffic::Flows);
     let next = timeout(Duration::from_secs(10), again(&store, acquire("c"))).await;
     next.expect("on a new connection");
+    assert!(counted("zookeeper", Event::SessionLost) > events + 1);
 }
 
 /// As when two managers share the store, and the one that opened the session is gone.
