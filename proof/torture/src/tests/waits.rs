@@ -119,7 +119,7 @@ fn a_row_that_hold_min_keeps_ends_with_its_lease_at_the_latest_seeds_7_and_9() {
 }
 
 /// Seed 31 on etcd: what `hold_min` kept could not be released while there was no leader, and the next one
-/// began the lease anew.
+/// began the lease anew. Seed 91: a nested guard was released, and the outer body's own release was not confirmed in time.
 #[test]
 fn a_row_that_is_not_released_lasts_for_longer_when_etcd_has_a_new_leader_seed_31() {
     let sketch = |store: &str, hold_min, answers, asked| {
@@ -155,6 +155,32 @@ fn a_row_that_is_not_released_lasts_for_longer_when_etcd_has_a_new_leader_seed_3
     assert_eq!(sketch("etcd", None, true, until), 1);
     // The process was killed before the call had ended.
     assert_eq!(sketch("etcd", Some(800), false, until + 1), 0);
+
+    let unconfirmed = |answered, asked| {
+        let fault = || Fault::KillLeader { ms: 500 };
+        let done = Event::Done {
+            fault: fault(),
+            injected: true,
+        };
+        let mut sketch = Sketch::default()
+            .runner(0, begin("etcd"))
+            .runner(1_000, Event::Fault { fault: fault() })
+            .runner(4_000, done);
+        sketch.ask(A, 1, 0, None);
+        sketch.enter(A, 1, 0, ("x", 10));
+        sketch.ask(A, 2, 5, Some(1));
+        sketch.enter(A, 2, 5, ("x", 10));
+        sketch.worker(A, 10, Event::Released { call: 2 });
+        sketch.end(A, 2, 10, End::Done);
+        sketch.leave(A, 1, 20, 20);
+        sketch.answer(A, 1, answered, End::Done, None);
+        sketch.ask(B, 1, asked, None);
+        sketch.answer(B, 1, asked + 5, End::Busy, Some(10));
+        sketch.findings().len()
+    };
+    assert_eq!(unconfirmed(3_020, until), 0);
+    assert_eq!(unconfirmed(3_020, until + 1), 1);
+    assert_eq!(unconfirmed(3_019, until), 1);
 }
 
 #[test]
