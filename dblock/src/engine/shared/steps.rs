@@ -267,9 +267,9 @@ impl Shared {
         ownership: &Ownership,
         passes_on: impl FnOnce(&mut Machine, &mut Env<'_>) -> Result<Option<Duration>, NotClosed>,
     ) -> Result<(), NotClosed> {
-        let passed_on = self.step(cell, passes_on);
+        let left = self.step(cell, passes_on);
         // A key that has been forgotten has no lease any more.
-        let held_for = passed_on.unwrap_or(Err(NotClosed::Over(LostReason::Released)))?;
+        let held_for = left.unwrap_or(Err(NotClosed::Over(LostReason::Released)))?;
         if let Some(held_for) = held_for {
             self.report().left(ownership, held_for);
         }
