@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+#[cfg(doc)]
+use crate::LostReason;
 use crate::guard::{Holds, LockGuard};
 use crate::manager::LockManager;
 use crate::{Key, LockError, LockOptions};
-#[cfg(doc)]
-use crate::LostReason;
 
 /// The first part of a ticket's text. Another layout gets another one.
 const LAYOUT: &str = "dblock1";
@@ -151,7 +151,8 @@ impl LockGuard {
     pub async fn into_ticket(self, ttl: Duration) -> Result<Ticket, LockError> {
         LockOptions::new().ttl(ttl).check()?;
         let Holds::One(hold) = self.into_holds() else {
-            let message = "a ticket is for one key: take the keys by one guard each, and make a ticket of each";
+            let message =
+                "a ticket is for one key: take the keys by one guard each, and make a ticket of each";
             return Err(LockError::invalid(message));
         };
         let lease = hold.lease();
@@ -214,8 +215,10 @@ impl LockManager {
         };
         let key = typed.and_then(|typed| Key::new(namespace, typed).ok());
         let key = key.ok_or_else(|| {
-            LockError::invalid("the ticket's key is not in this manager's namespace: adopt it by a manager that has the \
-                                namespace of the one that made it")
+            LockError::invalid(
+                "the ticket's key is not in this manager's namespace: adopt it by a manager that has the \
+                                namespace of the one that made it",
+            )
         })?;
         let hold = self.hold_ticket(&key, ticket.lease_id, ticket.ttl).await?;
         Ok(LockGuard::new(Holds::One(hold), 0))

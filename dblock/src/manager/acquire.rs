@@ -137,12 +137,21 @@ impl LockManager {
     }
 
     /// As [`hold`](Self::hold), by the ticket with this lease, whose ttl limits the wait for the store.
-    pub(crate) async fn hold_ticket(&self, key: &Key, ticket: Uuid, ttl: Duration) -> Result<Hold, LockError> {
+    pub(crate) async fn hold_ticket(
+        &self,
+        key: &Key,
+        ticket: Uuid,
+        ttl: Duration,
+    ) -> Result<Hold, LockError> {
         let options = LockOptions::new().wait(ttl);
         let caller = Caller::new(self, &options, self.begins(&options));
         let span = self.span(&key.typed(), &options);
         let call = caller.call(options.wait, None);
-        let adopted = caller.engine.adopt(key, ticket, call).instrument(span.clone()).await;
+        let adopted = caller
+            .engine
+            .adopt(key, ticket, call)
+            .instrument(span.clone())
+            .await;
         recorded(&span, adopted, Hold::lease)
     }
 

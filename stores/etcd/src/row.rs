@@ -236,7 +236,8 @@ pub(crate) fn place_lease(lease_id: Uuid) -> i64 {
 }
 
 fn no_tokens() -> StoreError {
-    let message = "the lock was handed on so often that its fence tokens are used up: release it, and take it again";
+    let message =
+        "the lock was handed on so often that its fence tokens are used up: release it, and take it again";
     StoreError::new(StoreErrorKind::Refused, message)
 }
 

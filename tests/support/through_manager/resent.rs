@@ -122,3 +122,28 @@ pub async fn lost_replies_lose_no_lease(fixture: &dyn AnyFixture) {
     assert!(!guard.is_lost());
     guard.release().await.unwrap();
 }
+
+/// Every third reply is lost while the lock goes into tickets and out of them: nobody else gets in between.
+pub async fn lost_replies_lose_no_ticket(fixture: &dyn AnyFixture) {
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (LosesReplies::manager(fixture).await, setup.manager().await);
+    let mut guard = locks.lock("key").wait(LONG).acquire().await.unwrap();
+    let mut last = guard.fence_token();
+    for _ in 0..6 {
+        let ticket = guard.into_ticket(LONG).await.unwrap();
+        guard = locks.adopt(&ticket).await.unwrap();
+        assert!(guard.fence_token() > last);
+        last = guard.fence_token();
+        assert!(other.lock("key").try_acquire().await.unwrap().is_none());
+    }
+    guard.release().await.unwrap();
+    other
+        .lock("key")
+        .wait(LONG)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+}

@@ -129,8 +129,7 @@ impl<A, C> Machine<A, C> {
     fn abandon_adoption(&mut self, adoption: &Adoption<A>, now: Time) {
         if adoption.sent {
             let ttl = adoption.waiter.call.options.ttl;
-            self.abandoned
-                .push(Abandoned::new(adoption.lease_id, ttl, now));
+            self.abandoned.push(Abandoned::new(adoption.lease_id, ttl, now));
         }
     }
 

@@ -14,10 +14,10 @@ use futures_util::FutureExt as _;
 use uuid::Uuid;
 
 use super::{Shared, Unscheduled};
-use crate::{Key, LostReason};
 use crate::engine::cells::{Cell, Confirm, Given, Machine, Reply, State, Waiter, lock};
 use crate::engine::resumption::{Resuming, Resumption};
 use crate::store::{Kind, Outcome, StoreError, StoreErrorKind};
+use crate::{Key, LostReason};
 
 /// Every kind of request.
 const ANY: &[Kind] = &[Kind::Extend, Kind::Release, Kind::Acquire];

@@ -184,7 +184,9 @@ pub(crate) async fn pass_on(
     leases: &Leases,
     asks: &[(&Request, &PassOn)],
 ) -> Vec<Answer> {
-    let steps = asks.iter().map(|ask| pass_one_on(client.clone(), names, leases, *ask));
+    let steps = asks
+        .iter()
+        .map(|ask| pass_one_on(client.clone(), names, leases, *ask));
     join_all(steps).await
 }
 
