@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use dblock::store::StoreErrorKind;
 use dblock::{LockError, LockManager, LostReason, Ticket};
 use tokio::task::yield_now;
 use tokio::time::Instant;
@@ -19,6 +20,32 @@ async fn ticket(locks: &LockManager, ttl: Duration) -> Ticket {
     guard.into_ticket(ttl).await.unwrap()
 }
 
+/// Whether the store has tickets. One whose keys move to other shards has none meanwhile, says so, and releases
+/// the lock.
+pub(super) async fn has_tickets(locks: &LockManager) -> bool {
+    let guard = locks.lock("key").acquire().await.unwrap();
+    let made = guard.into_ticket(LONG).await;
+    let Err(error) = made else {
+        let guard = locks.adopt(&made.unwrap()).await.unwrap();
+        guard.release().await.unwrap();
+        return true;
+    };
+    match &error {
+        LockError::Unconfirmed { source, .. } => assert_eq!(source.kind(), StoreErrorKind::Unsupported),
+        other => panic!("{other:?}"),
+    }
+    locks
+        .lock("key")
+        .wait(LONG / 2)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
+    false
+}
+
 async fn is_refused(locks: &LockManager, ticket: &Ticket) {
     let refused = locks.adopt(ticket).await.unwrap_err();
     let reason = match &refused {
@@ -34,6 +61,9 @@ async fn is_refused(locks: &LockManager, ticket: &Ticket) {
 pub async fn a_ticket_goes_from_one_manager_to_another(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (handler, worker) = (setup.manager().await, setup.manager().await);
+    if !has_tickets(&handler).await {
+        return;
+    }
     let guard = handler.lock("key").acquire().await.unwrap();
     let first = guard.fence_token();
     let waiting = {
@@ -75,6 +105,9 @@ pub async fn a_ticket_goes_from_one_manager_to_another(fixture: &dyn AnyFixture)
 pub async fn a_ticket_is_adopted_once(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (one, other) = (setup.manager().await, setup.manager().await);
+    if !has_tickets(&one).await {
+        return;
+    }
     let ticket = ticket(&one, LONG).await;
     // In the process that made it, too.
     let guard = one.adopt(&ticket).await.unwrap();
@@ -91,6 +124,9 @@ pub async fn a_ticket_is_adopted_once(fixture: &dyn AnyFixture) {
 pub async fn one_of_many_adopts_a_ticket(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (one, other) = (setup.manager().await, setup.manager().await);
+    if !has_tickets(&one).await {
+        return;
+    }
     for _ in 0..5 {
         let ticket = ticket(&one, LONG).await;
         let (a, b, c) = tokio::join!(one.adopt(&ticket), other.adopt(&ticket), other.adopt(&ticket));
@@ -104,6 +140,9 @@ pub async fn one_of_many_adopts_a_ticket(fixture: &dyn AnyFixture) {
 pub async fn a_ticket_that_is_adopted_late_is_refused(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (one, other) = (setup.manager().await, setup.manager().await);
+    if !has_tickets(&one).await {
+        return;
+    }
     let ticket = ticket(&one, short(&one)).await;
     let guard = other.lock("key").wait(LONG).acquire().await.unwrap();
     is_refused(&one, &ticket).await;
@@ -118,6 +157,9 @@ pub async fn a_ticket_that_is_adopted_late_is_refused(fixture: &dyn AnyFixture) 
 pub async fn an_expired_ticket_is_refused(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let one = setup.manager().await;
+    if !has_tickets(&one).await {
+        return;
+    }
     let ticket = ticket(&one, short(&one)).await;
     while one.admin().is_locked("key").await.unwrap() {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -137,6 +179,9 @@ pub async fn an_expired_ticket_is_refused(fixture: &dyn AnyFixture) {
 pub async fn a_ticket_is_over_after_an_operators_order(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (one, other) = (setup.manager().await, setup.manager().await);
+    if !has_tickets(&one).await {
+        return;
+    }
     let forced = ticket(&one, LONG).await;
     assert!(other.admin().force_release("key").await.unwrap());
     is_refused(&one, &forced).await;
@@ -163,6 +208,9 @@ pub async fn a_ticket_is_over_after_an_operators_order(fixture: &dyn AnyFixture)
 pub async fn an_impostor_adopts_nothing(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (one, other) = (setup.manager().await, setup.manager().await);
+    if !has_tickets(&one).await {
+        return;
+    }
     let ticket = ticket(&one, LONG).await;
     let secret = ticket.secret();
     let lease = secret.split('.').nth(1).unwrap();
@@ -181,6 +229,9 @@ pub async fn an_impostor_adopts_nothing(fixture: &dyn AnyFixture) {
 pub async fn a_lock_with_another_hold_goes_into_no_ticket(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (one, other) = (setup.manager().await, setup.manager().await);
+    if !has_tickets(&one).await {
+        return;
+    }
     let guard = one.lock("key").acquire().await.unwrap();
     let nested = guard.enter(one.lock("key").acquire()).await.unwrap().unwrap();
     let refused = guard.into_ticket(LONG).await.unwrap_err();
@@ -197,14 +248,13 @@ pub async fn a_lock_with_another_hold_goes_into_no_ticket(fixture: &dyn AnyFixtu
         .await
         .unwrap();
 
-    for guard in [
-        one.lock(["key", "two"]).acquire().await.unwrap(),
-        one.lock("key")
-            .hold_min(Duration::from_millis(1))
-            .acquire()
-            .await
-            .unwrap(),
-    ] {
+    for several in [true, false] {
+        let guard = if several {
+            one.lock(["key", "two"]).acquire().await.unwrap()
+        } else {
+            let brief = Duration::from_millis(1);
+            one.lock("key").hold_min(brief).acquire().await.unwrap()
+        };
         let refused = guard.into_ticket(LONG).await.unwrap_err();
         assert!(matches!(refused, LockError::Invalid { .. }), "{refused:?}");
         one.lock(["key", "two"])
@@ -237,6 +287,9 @@ async fn cut_off<T>(step: u64, call: impl Future<Output = T>) -> Option<T> {
 pub async fn an_adopt_cut_off_at_any_time_leaves_no_second_owner(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (one, other) = (setup.manager().await, setup.manager().await);
+    if !has_tickets(&one).await {
+        return;
+    }
     for step in 0..12 {
         let ticket = ticket(&one, short(&one) * 2).await;
         if let Some(adopted) = cut_off(step, other.adopt(&ticket)).await {
@@ -265,6 +318,9 @@ pub async fn an_adopt_cut_off_at_any_time_leaves_no_second_owner(fixture: &dyn A
 pub async fn a_ticket_that_nobody_gets_expires(fixture: &dyn AnyFixture) {
     let setup = Setup::new(fixture).await;
     let (one, other) = (setup.manager().await, setup.manager().await);
+    if !has_tickets(&one).await {
+        return;
+    }
     for step in [0, 1, 5] {
         let guard = one.lock("key").wait(LONG).acquire().await.unwrap();
         drop(cut_off(step, guard.into_ticket(short(&one))).await);
