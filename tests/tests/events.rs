@@ -226,7 +226,10 @@ async fn the_secret_of_a_ticket_is_in_no_event() {
     let secret = ticket.secret();
     let lease: uuid::Uuid = secret.split('.').nth(1).unwrap().parse().unwrap();
     let told = events.0.lock().unwrap().clone();
-    assert!(told.iter().any(|seen| format!("{seen:?}").contains("PassOn")), "{told:?}");
+    assert!(
+        told.iter().any(|seen| format!("{seen:?}").contains("PassOn")),
+        "{told:?}"
+    );
     for form in [lease.to_string(), lease.simple().to_string()] {
         assert!(!format!("{told:?}").contains(&form), "{told:#?}");
     }
