@@ -3,4 +3,5 @@
 pub mod custom_store;
 pub mod jobs;
 pub mod optimistic;
+pub mod tickets;
 pub mod web;

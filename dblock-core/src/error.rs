@@ -140,6 +140,8 @@ pub enum LostReason {
     Released,
     /// The manager was shut down and its grace was over.
     Shutdown,
+    /// The lease of a ticket was over when it was to be adopted. The error's `fence_token` and `held` are 0.
+    Ticket,
 }
 
 /// The reason why a caller's `wait` ran out, as far as the caller knows it.
@@ -164,6 +166,11 @@ impl fmt::Display for LockError {
                 waited,
                 cause,
             } => f.write_str(&timed_out(key, *waited, *cause, holder.as_ref())),
+            Self::Lost {
+                key,
+                reason: reason @ LostReason::Ticket,
+                ..
+            } => write!(f, "the ticket for lock {key:?} is refused: {reason}"),
             Self::Lost {
                 key, reason, held, ..
             } => write!(f, "lock {key:?} was lost after {:?}: {reason}", rounded(*held)),
@@ -225,6 +232,9 @@ impl fmt::Display for LostReason {
             }
             Self::Released => {
                 "it was released while something still used it; keep the guard until the work is done"
+            }
+            Self::Ticket => {
+                "it was adopted before, was not adopted in time, or its lock was freed or revoked by an operator"
             }
             Self::Shutdown => {
                 "the lock manager was shut down before the work was done; give `LockManager::shutdown` a longer grace"

@@ -45,7 +45,7 @@ pub use record::{
 };
 #[doc(hidden)]
 pub use request::Kind;
-pub use request::{Acquire, Action, Extend, HandedOver, NEXT_TTL, QUEUE_AHEAD, Request};
+pub use request::{Acquire, Action, Extend, HandedOver, NEXT_TTL, PassOn, QUEUE_AHEAD, Request};
 pub(crate) use row::LockRow;
 pub use row::{Holder, OpenTransaction, Successor};
 
@@ -101,6 +101,9 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// | | held by the request's `lease_id` otherwise | count becomes 0, the successor is cleared: `Released(Freed)` |
     /// | | free, the request's `lease_id` | nothing: `Released(Before)` |
     /// | | the request's lease is its successor, live or not | the successor is cleared: `Withdrawn` |
+    /// | | anything else | nothing: `Lost` |
+    /// | `PassOn` | held by the request's `lease_id`, not revoked | becomes held by `to`; the successor stays: `Granted` |
+    /// | | held by `to` | nothing: `Granted` |
     /// | | anything else | nothing: `Lost` |
     ///
     /// To become held means: `lock_owner`, `lease_id`, `holder` from the request, `reentrant_count = 1`,

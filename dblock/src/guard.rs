@@ -79,6 +79,10 @@ impl LockGuard {
         Self { holds, first }
     }
 
+    pub(crate) fn into_holds(self) -> Holds {
+        self.holds
+    }
+
     fn leases(&self) -> impl Iterator<Item = &Lease> {
         self.holds.as_slice().iter().map(Hold::lease)
     }

@@ -88,6 +88,7 @@ pub mod optimistic;
 #[cfg(feature = "serde")]
 mod settings;
 pub mod store;
+mod ticket;
 #[cfg(feature = "sql")]
 mod transaction;
 mod url;
@@ -109,6 +110,7 @@ pub use runs::OnCrash;
 #[cfg(feature = "serde")]
 pub use settings::ManagerSettings;
 pub use store::source::{Source, StoreSource};
+pub use ticket::Ticket;
 #[cfg(feature = "sql")]
 pub use transaction::{LockedTransaction, begin};
 

@@ -58,10 +58,12 @@ pub enum Kind {
     Extend,
     /// `Action::Release`
     Release,
+    /// `Action::PassOn`
+    PassOn,
 }
 
 /// All of them.
-pub const ALL: [Kind; 3] = [Kind::Acquire, Kind::Extend, Kind::Release];
+pub const ALL: [Kind; 4] = [Kind::Acquire, Kind::Extend, Kind::Release, Kind::PassOn];
 
 /// A request that the store was asked.
 #[derive(Debug, Clone)]
@@ -337,6 +339,7 @@ fn kind_of(request: &Request) -> Kind {
         Action::Acquire(_) => Kind::Acquire,
         Action::Extend(_) => Kind::Extend,
         Action::Release => Kind::Release,
+        Action::PassOn(_) => Kind::PassOn,
         ref other => panic!("{other:?}"),
     }
 }

@@ -19,6 +19,7 @@ mod release;
 mod resent;
 mod setup;
 mod sharing;
+mod tickets;
 mod tokens;
 mod waiting;
 
@@ -37,6 +38,7 @@ pub use self::reentry::*;
 pub use self::release::*;
 pub use self::resent::*;
 pub use self::sharing::*;
+pub use self::tickets::*;
 pub use self::tokens::*;
 pub use self::waiting::*;
 
@@ -144,6 +146,18 @@ macro_rules! manager_conformance {
             lost_replies_count_nothing_twice,
             lost_replies_free_nobody_elses_lock,
             lost_replies_lose_no_lease,
+            lost_replies_lose_no_ticket,
+
+            a_ticket_goes_from_one_manager_to_another,
+            a_ticket_is_adopted_once,
+            one_of_many_adopts_a_ticket,
+            a_ticket_that_is_adopted_late_is_refused,
+            an_expired_ticket_is_refused,
+            a_ticket_is_over_after_an_operators_order,
+            an_impostor_adopts_nothing,
+            a_lock_with_another_hold_goes_into_no_ticket,
+            an_adopt_cut_off_at_any_time_leaves_no_second_owner,
+            a_ticket_that_nobody_gets_expires,
 
             inspect_filters_by_prefix_and_count,
             a_look_at_one_key_sees_that_key_alone,

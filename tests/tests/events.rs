@@ -207,6 +207,34 @@ async fn nested(locks: &LockManager, other: &LockManager) {
 }
 
 /// The lock of a job that is to run once an hour is not taken for that of a process that died.
+/// Also where the store answers with nonsense, and a request is told to the log for that.
+#[tokio::test(start_paused = true)]
+async fn the_secret_of_a_ticket_is_in_no_event() {
+    let events = Events::all();
+    let store = FaultyStore::memory();
+    let locks = store.manager();
+    let guard = locks.lock("secret").acquire().await.unwrap();
+    let nonsense = || Fault::Answer(dblock::store::Outcome::Withdrawn);
+    store.next(Kind::PassOn, nonsense());
+    let ticket = guard.into_ticket(Duration::from_secs(60)).await.unwrap();
+    for fault in [nonsense(), Fault::ReplyLost] {
+        store.next(Kind::PassOn, fault);
+    }
+    let guard = locks.adopt(&ticket).await.unwrap();
+    locks.adopt(&ticket).await.unwrap_err();
+    guard.release().await.unwrap();
+    let secret = ticket.secret();
+    let lease: uuid::Uuid = secret.split('.').nth(1).unwrap().parse().unwrap();
+    let told = events.0.lock().unwrap().clone();
+    assert!(
+        told.iter().any(|seen| format!("{seen:?}").contains("PassOn")),
+        "{told:?}"
+    );
+    for form in [lease.to_string(), lease.simple().to_string()] {
+        assert!(!format!("{told:?}").contains(&form), "{told:#?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_row_that_is_kept_busy_is_no_takeover() {
     let (events, store) = (Events::all(), FaultyStore::memory());

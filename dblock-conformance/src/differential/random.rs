@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dblock_core::store::clock::Timestamp;
-use dblock_core::store::{Acquire, Action, Extend, HandedOver, Request, Successor};
+use dblock_core::store::{Acquire, Action, Extend, HandedOver, PassOn, Request, Successor};
 use dblock_core::{Key, LockRow};
 use fastrand::Rng;
 use uuid::Uuid;
@@ -113,9 +113,10 @@ impl Random {
         let lease_id = *self.one_of(&leases);
         // Mostly actions that change the row.
         let acquires = if lease_id == holding { 1 } else { 4 };
-        let action = match self.numbers.u32(..4 + acquires) {
+        let action = match self.numbers.u32(..5 + acquires) {
             0..2 => Action::Release,
-            2..4 => Action::Extend(self.extend(row.map_or(0, |row| row.fence_token))),
+            2 => Action::PassOn(self.pass_on(holding)),
+            3..5 => Action::Extend(self.extend(row.map_or(0, |row| row.fence_token))),
             _ => Action::Acquire(self.acquire(next, now)),
         };
         Request::new(key.clone(), lease_id, action)
@@ -137,6 +138,17 @@ impl Random {
         }
         ask.spare_tokens = *self.one_of(&SPARE);
         ask
+    }
+
+    /// Sometimes to the lease that the row names already, as a request that is repeated.
+    fn pass_on(&mut self, holding: Uuid) -> PassOn {
+        let to = if self.one_in(3) {
+            holding
+        } else {
+            self.lease_but(holding)
+        };
+        let ttl = self.millis(&[1_000, 3_000, 30_000]);
+        PassOn::new(to, self.owner(), ttl, *self.one_of(&HOLDERS))
     }
 
     fn extend(&mut self, fence_token: i64) -> Extend {

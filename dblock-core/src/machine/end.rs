@@ -11,13 +11,14 @@ use crate::error::LostReason;
 use crate::sync::AtomicU64;
 
 /// Each reason is stored as its number, from 1, in the word's upper four bits. 0 there means: not ended.
-const REASONS: [LostReason; 6] = [
+const REASONS: [LostReason; 7] = [
     LostReason::Expired,
     LostReason::Gone,
     LostReason::Revoked,
     LostReason::MaxHold,
     LostReason::Released,
     LostReason::Shutdown,
+    LostReason::Ticket,
 ];
 
 const TIME_BITS: u32 = 60;

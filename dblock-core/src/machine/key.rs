@@ -9,11 +9,13 @@
 //! - `asking` says when to ask for one, and keeps this process's place as successor.
 //! - `queue` holds the callers of this process, and is fair to other processes.
 //! - `abandoned` holds acquires whose answer nobody takes any more.
+//! - `adopting` has the callers that adopt a ticket.
 //! - `turns` lets one caller at a time try to take the key in a transaction of its own.
 //! - `entering` gives a lease that comes to this process to a caller, or tells callers that they do not get one.
 //! - `requests` says which request goes next, what its answer means, and what is still to be done.
 
 mod abandoned;
+mod adopting;
 mod asking;
 mod entering;
 mod held;
@@ -31,6 +33,7 @@ pub use self::held::{Confirm, Kept};
 pub use self::requests::Transmit;
 
 use self::abandoned::Abandoned;
+use self::adopting::Adoption;
 use self::asking::Asking;
 use self::held::{Held, Shows, ended_reason, ttl_of};
 use self::queue::{Fairness, WaitQueue};
@@ -50,6 +53,7 @@ use crate::store::{Kind, Outcome, RecordChange, StoreError};
 pub struct Machine<A, C> {
     key: Key,
     queue: WaitQueue<A>,
+    adopting: Vec<Adoption<A>>,
     held: Option<Held<C>>,
     asking: Asking,
     turns: Turns,
@@ -104,6 +108,7 @@ impl<A, C> Machine<A, C> {
         Self {
             key,
             queue: WaitQueue::new(),
+            adopting: Vec::new(),
             held: None,
             asking: Asking::new(),
             turns: Turns::new(),
@@ -186,9 +191,10 @@ impl<A, C> Machine<A, C> {
 
     /// The caller with this number is gone. If it was its turn, that is over.
     pub fn give_up(&mut self, env: &mut Env<'_>, number: u64) {
-        self.during(env, |machine, _| {
+        self.during(env, |machine, env| {
             machine.queue.remove(number);
             machine.turns.end(number);
+            machine.give_up_adoption(number, env.now);
         });
     }
 
@@ -280,6 +286,24 @@ impl<A, C> Machine<A, C> {
         })
     }
 
+    /// The owner's last hold ends, and the lease goes to a ticket with the lease `to`, for this ttl. Refused
+    /// while there is a second hold. The reply comes when the store has confirmed it.
+    pub fn pass_on(
+        &mut self,
+        env: &mut Env<'_>,
+        ownership: &Arc<Ownership>,
+        to: Uuid,
+        ttl: Duration,
+        confirm: Confirm<C>,
+    ) -> Result<Option<Duration>, NotClosed> {
+        self.during(env, |machine, env| {
+            let held = machine.own_lease(ownership).map_err(NotClosed::Over)?;
+            let held_for = held.pass_on(ownership, to, ttl, env.now)?;
+            machine.confirm(ownership, Some(confirm), Ok(Shows::Holds));
+            Ok(held_for)
+        })
+    }
+
     /// A fence check: no local hand-over from here on. The reply comes when the row names the owner.
     pub fn pin(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>, confirm: Option<Confirm<C>>) {
         self.during(env, |machine, _| {
@@ -352,7 +376,7 @@ impl<A, C> Machine<A, C> {
 
     /// The manager shuts down: callers that hold no other lock are refused.
     pub fn refuse_outermost(&mut self, env: &mut Env<'_>) {
-        self.during(env, |machine, _| machine.refuse_all(false));
+        self.during(env, |machine, env| machine.refuse_all(false, env.now));
     }
 
     /// The lease is ended, and all callers are refused.
@@ -519,6 +543,7 @@ impl<A, C> Machine<A, C> {
         let now = env.now;
         self.turns.advance(now);
         self.refuse_overdue(now);
+        self.refuse_adoptions(now);
         if let Some(held) = &mut self.held {
             if held.advance(now) {
                 self.forget(env);
@@ -592,7 +617,7 @@ impl<A, C> Machine<A, C> {
 
     /// Ends the lease and the turn, and refuses all callers. A row that `hold_min` keeps busy is left to expire.
     fn end_all(&mut self, now: Time) {
-        self.refuse_all(true);
+        self.refuse_all(true, now);
         self.turns.end_any();
         let Some(held) = &mut self.held else { return };
         if held.undo.is_none() && held.lingers_by_itself() {

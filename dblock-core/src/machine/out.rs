@@ -61,6 +61,8 @@ pub enum Refusal {
     RowLocked,
     /// The store has not answered yet.
     NoAnswer,
+    /// The row is not held by the ticket that the caller adopts.
+    TicketOver,
     Store(StoreError),
     Shutdown,
 }

@@ -1,5 +1,6 @@
 //! The requests of the engine to a store.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -66,6 +67,8 @@ pub enum Action {
     Extend(Extend),
     /// End the lease: pass the row on to its successor, or free it.
     Release,
+    /// End the lease, and give the row to another lease: into a ticket, or out of it.
+    PassOn(PassOn),
 }
 
 /// The kinds of requests. Each has a lane of its own where the store takes that many calls at once.
@@ -83,7 +86,7 @@ impl Kind {
         match action {
             Action::Extend(_) => Self::Extend,
             Action::Release => Self::Release,
-            Action::Acquire(_) => Self::Acquire,
+            Action::Acquire(_) | Action::PassOn(_) => Self::Acquire,
         }
     }
 }
@@ -118,6 +121,43 @@ impl Acquire {
             queue: None,
             spare_tokens: 0,
         }
+    }
+}
+
+/// The payload of [`Action::PassOn`]. The row goes to another lease, and is held all the time.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PassOn {
+    /// The fresh lease that gets the row.
+    pub to: Uuid,
+    /// The call chain that has the lock then.
+    pub owner: Uuid,
+    /// Length of the fresh lease.
+    pub ttl: Duration,
+    /// As in [`Acquire`].
+    pub holder: Arc<str>,
+}
+
+impl PassOn {
+    /// Passes the row on to the lease `to` of this owner.
+    pub fn new(to: Uuid, owner: Uuid, ttl: Duration, holder: impl Into<Arc<str>>) -> Self {
+        Self {
+            to,
+            owner,
+            ttl,
+            holder: holder.into(),
+        }
+    }
+}
+
+/// Without the lease, which may be the secret of a ticket.
+impl fmt::Debug for PassOn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PassOn")
+            .field("owner", &self.owner)
+            .field("ttl", &self.ttl)
+            .field("holder", &self.holder)
+            .finish_non_exhaustive()
     }
 }
 

@@ -12,8 +12,8 @@ pub use self::take::{Sees, Take, Took, take};
 use super::record::RecordChange;
 pub use super::record::{RecordEffect, change_record};
 use super::{
-    Acquire, Action, Extend, Holder, LockRow, NEXT_TTL, Outcome, QUEUE_AHEAD, Released, Request, StoreError,
-    StoreErrorKind, Successor,
+    Acquire, Action, Extend, Holder, LockRow, NEXT_TTL, Outcome, PassOn, QUEUE_AHEAD, Released, Request,
+    StoreError, StoreErrorKind, Successor,
 };
 use crate::key::Key;
 
@@ -44,6 +44,7 @@ pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<CarriedOut, Sto
         Action::Acquire(ask) => acquire(request.lease_id, ask, row)?,
         Action::Extend(ask) => extend(request.lease_id, ask, row),
         Action::Release => release(request.lease_id, row),
+        Action::PassOn(ask) => pass_on_to(request.lease_id, ask, row)?,
     };
     let token = granted_token(&outcome).or(ends);
     let record = token.and_then(|token| Some(request.record.as_ref()?.of_lease(token)));
@@ -160,6 +161,28 @@ fn release(lease_id: Uuid, row: &mut LockRow) -> (Outcome, bool) {
         Released::Freed
     };
     (Outcome::Released(released), held)
+}
+
+/// Gives the row to the lease that the request names. The successor keeps its place, because nobody has got
+/// ahead of it: the lock is the same one, on its way. A revoked lease is to end, and does not go on as another.
+fn pass_on_to(lease_id: Uuid, ask: &PassOn, row: &mut LockRow) -> Result<(Outcome, bool), StoreError> {
+    let held = row.is_held();
+    if held && row.lease_id == ask.to {
+        // A repeated request whose first answer was lost.
+        return Ok((granted(row, None), false));
+    }
+    if !held || row.lease_id != lease_id || row.revoked {
+        return Ok((Outcome::Lost, false));
+    }
+    let Some(fence_token) = next_token(row) else {
+        return Err(used_up(&row.key));
+    };
+    let next = row.next.take();
+    row.owner = ask.owner;
+    ask.holder.as_ref().clone_into(&mut row.holder);
+    hold(row, ask.to, fence_token, 0, ask.ttl);
+    row.next = next;
+    Ok((granted(row, None), true))
 }
 
 /// Passes the row on to its successor, if that is live.

@@ -8,7 +8,6 @@ use std::time::Duration;
 use dblock_core::machine::call::Call;
 use dblock_core::machine::env::Env;
 use tokio::sync::oneshot;
-#[cfg(feature = "sql")]
 use uuid::Uuid;
 
 use super::asked::Asked;
@@ -47,6 +46,19 @@ impl EngineHandle {
     ) -> impl Future<Output = Result<Entered, LockError>> {
         let mut asked = self.ask_alone(key, call, Machine::acquire);
         async move { waits_for(&mut asked)?.entered().await }
+    }
+
+    /// Adopts the ticket with this lease. Dropping the future at any point leaves no lock behind.
+    pub(crate) fn adopt(
+        &self,
+        key: &Key,
+        ticket: Uuid,
+        call: Arc<Call>,
+    ) -> impl Future<Output = Result<Hold, LockError>> {
+        let mut asked = self.ask_alone(key, call, move |machine, env, call, to| {
+            machine.adopt(env, ticket, call, to)
+        });
+        async move { waits_for(&mut asked)?.hold().await }
     }
 
     /// Another call in the transaction that keeps this lease. Fails when the lease is over meanwhile.

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
+use dblock_core::machine::key::NotClosed;
 use dblock_core::machine::out::Unconfirmed;
+use uuid::Uuid;
 
 use super::cells::Confirm;
 use super::handle::EngineHandle;
@@ -88,6 +90,24 @@ impl Hold {
 
     pub(crate) fn engine(&self) -> &EngineHandle {
         &self.engine
+    }
+
+    /// Ends the hold, and puts the lease into a ticket with the lease `to`. Waits until the store confirms it.
+    pub(crate) async fn pass_on(mut self, to: Uuid, ttl: Duration) -> Result<(), LockError> {
+        let lease = &self.lease;
+        let (confirm, answer) = confirm(lease.now() + lease.remaining());
+        lease.shared.pass_on(&lease.cell, &lease.ownership, |machine, env| {
+            machine.pass_on(env, &lease.ownership, to, ttl, confirm)
+        })
+        .map_err(|refused| match refused {
+            NotClosed::Over(reason) => lease.lost(reason),
+            NotClosed::OtherHold | NotClosed::Before => LockError::invalid(
+                "the lock has another hold, such as a nested call, or ends with a transaction: make a ticket of it \
+                 when that is over",
+            ),
+        })?;
+        self.has_left = true;
+        self.lease.confirmed(answer).await
     }
 
     /// When the answer is dropped, the other holds on the key are lost, if a transaction keeps it: that frees the

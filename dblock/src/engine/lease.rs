@@ -99,7 +99,6 @@ impl Lease {
     }
 
     /// `hold_min` keeps the row busy after the last hold.
-    #[cfg(feature = "sql")]
     pub(crate) fn keeps_hold_min(&self) -> bool {
         self.ownership.hold_min_until.is_some()
     }

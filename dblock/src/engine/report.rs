@@ -40,6 +40,7 @@ impl Reporter<'_> {
         site.acquire_ended(outcome(&refusal, non_blocking), waited);
         let (holder, cause) = match refusal {
             Refusal::Shutdown => return LockError::shutdown(Some(key)),
+            Refusal::TicketOver => return LockError::lost(key, LostReason::Ticket, 0, Duration::ZERO),
             Refusal::Store(source) => {
                 tracing::warn!(%key, %owner, ?waited, error = %source, "lock store failed");
                 return LockError::store_after(key, waited, source);
@@ -143,6 +144,7 @@ fn outcome(refusal: &Refusal, non_blocking: bool) -> AcquireOutcome {
     match refusal {
         Refusal::Shutdown => AcquireOutcome::Shutdown,
         Refusal::Store(_) => AcquireOutcome::StoreError,
+        Refusal::TicketOver => AcquireOutcome::Lost,
         _ if non_blocking => AcquireOutcome::Busy,
         Refusal::Busy(_) => AcquireOutcome::Timeout,
         Refusal::RowLocked => AcquireOutcome::RowLocked,

@@ -136,6 +136,25 @@ impl LockManager {
         acquired.map_err(|error| error.after(caller.began.waited()))
     }
 
+    /// As [`hold`](Self::hold), by the ticket with this lease, whose ttl limits the wait for the store.
+    pub(crate) async fn hold_ticket(
+        &self,
+        key: &Key,
+        ticket: Uuid,
+        ttl: Duration,
+    ) -> Result<Hold, LockError> {
+        let options = LockOptions::new().wait(ttl);
+        let caller = Caller::new(self, &options, self.begins(&options));
+        let span = self.span(&key.typed(), &options);
+        let call = caller.call(options.wait, None);
+        let adopted = caller
+            .engine
+            .adopt(key, ticket, call)
+            .instrument(span.clone())
+            .await;
+        recorded(&span, adopted, Hold::lease)
+    }
+
     /// As [`hold`](Self::hold), for several keys: takes all of them or none. The keys and the holds are sorted.
     pub(crate) async fn hold_all(&self, keys: &[Key], options: &LockOptions) -> Result<Vec<Hold>, LockError> {
         self.check(options)?;

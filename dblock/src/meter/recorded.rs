@@ -280,6 +280,7 @@ fn reason_name(reason: LostReason) -> &'static str {
         LostReason::MaxHold => "max_hold",
         LostReason::Released => "released",
         LostReason::Shutdown => "shutdown",
+        LostReason::Ticket => "ticket",
         _ => "other",
     }
 }

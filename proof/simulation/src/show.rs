@@ -114,6 +114,7 @@ pub(crate) fn refusal(refusal: &Refusal) -> String {
     match refusal {
         Refusal::Busy(_) => "busy".to_owned(),
         Refusal::RowLocked => "row locked".to_owned(),
+        Refusal::TicketOver => "ticket over".to_owned(),
         Refusal::NoAnswer => "no answer".to_owned(),
         Refusal::Store(error) => format!("{:?}", error.kind()),
         Refusal::Shutdown => "shutdown".to_owned(),

@@ -1,10 +1,10 @@
-//! Carries out requests: those of each kind together, and the three kinds side by side.
+//! Carries out requests: those of each kind together, and the kinds side by side.
 
 mod acquire;
 mod hold;
 
 use dblock_core::store::{Action, Request, StoreError, StoreErrorKind};
-use futures_util::future::join3;
+use futures_util::future::join4;
 
 use crate::{Answer, EtcdStore};
 
@@ -28,7 +28,11 @@ pub(crate) async fn apply(store: &EtcdStore, requests: &[Request]) -> Vec<Answer
     let releases = Part::of(requests, |request| {
         matches!(request.action, Action::Release).then_some(request)
     });
-    let (first, second, third) = join3(
+    let passes = Part::of(requests, |request| match &request.action {
+        Action::PassOn(ask) => Some((request, ask)),
+        _ => None,
+    });
+    let (first, second, third, fourth) = join4(
         Box::pin(acquire::acquire(
             &lent.client,
             &store.names,
@@ -49,11 +53,17 @@ pub(crate) async fn apply(store: &EtcdStore, requests: &[Request]) -> Vec<Answer
             &store.leases,
             &releases.asks,
         )),
+        Box::pin(hold::pass_on(
+            &lent.client,
+            &store.names,
+            &store.leases,
+            &passes.asks,
+        )),
     )
     .await;
     let mut answers: Vec<Answer> = requests.iter().map(|_| Err(unknown_action())).collect();
-    let places = [acquires.places, extends.places, releases.places];
-    for (places, part) in places.into_iter().zip([first, second, third]) {
+    let places = [acquires.places, extends.places, releases.places, passes.places];
+    for (places, part) in places.into_iter().zip([first, second, third, fourth]) {
         for (place, answer) in places.into_iter().zip(part) {
             answers[place] = answer;
         }

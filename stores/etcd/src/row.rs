@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use dblock_core::store::clock::{Timestamp, length};
-use dblock_core::store::{Acquire, Holder, StoreError, StoreErrorKind, Successor};
+use dblock_core::store::{Acquire, Holder, PassOn, StoreError, StoreErrorKind, Successor};
 use dblock_core::{Key, LockRow};
 use etcd_client::KeyValue;
 use serde::{Deserialize, Serialize};
@@ -114,6 +114,28 @@ impl Stored {
         }
     }
 
+    /// Gives the row to another lease, with a token above all that the present one may have given.
+    pub(crate) fn pass_on(&mut self, to: &PassOn) -> Result<(), StoreError> {
+        let token = self.row.handed_over.max(self.row.spare_tokens.into()) + 1;
+        let Ok(spare_tokens) = u32::try_from(token) else {
+            return Err(no_tokens());
+        };
+        if token >= TOKENS {
+            return Err(no_tokens());
+        }
+        self.arrive();
+        self.row.owner = to.owner;
+        self.row.holder = to.holder.to_string();
+        self.row.lease_id = to.to;
+        self.row.holds = 1;
+        self.row.handed_over = token;
+        // The ceiling, which counts from the token of the grant.
+        self.row.spare_tokens = spare_tokens;
+        self.row.ttl = seconds(to.ttl);
+        self.row.acquired_at = now();
+        Ok(())
+    }
+
     pub(crate) fn told(&self) -> Holder {
         Holder::new(self.row.owner, self.row.holder.clone(), self.fence_token(), None)
     }
@@ -211,6 +233,12 @@ pub(crate) fn etcd_lease(lease_id: Uuid) -> i64 {
 /// The id of the etcd lease of a place as successor. It is short, and that of a grant is not.
 pub(crate) fn place_lease(lease_id: Uuid) -> i64 {
     etcd_lease(lease_id) ^ (1 << 61)
+}
+
+fn no_tokens() -> StoreError {
+    let message =
+        "the lock was handed on so often that its fence tokens are used up: release it, and take it again";
+    StoreError::new(StoreErrorKind::Refused, message)
 }
 
 /// The id of the longer etcd lease to which a grant moves.

@@ -71,7 +71,7 @@ impl Moved<'_> {
         let mut answers: Vec<Option<Answer>> = vec![None; requests.len()];
         let of = |kind: Kind| -> (Vec<usize>, Vec<Request>) {
             let some = requests.iter().enumerate();
-            let some = some.filter(|(_, request)| Kind::of(&request.action) == kind);
+            let some = some.filter(|(_, request)| Kind::of(&request.action) == kind && !is_pass_on(request));
             some.map(|(at, request)| (at, request.clone())).unzip()
         };
         let [acquires, extends, releases] = [Kind::Acquire, Kind::Extend, Kind::Release].map(of);
@@ -86,10 +86,18 @@ impl Moved<'_> {
                 answers[at] = Some(answer);
             }
         }
-        let missing = || unknown("a shard gave too few answers");
+        let missing = |request| {
+            if is_pass_on(request) {
+                let message = "a key that moves to another shard cannot go into a ticket or out of one: do so when it has \
+                               moved";
+                return StoreError::new(StoreErrorKind::Unsupported, message);
+            }
+            unknown("a shard gave too few answers")
+        };
         answers
             .into_iter()
-            .map(|answer| answer.unwrap_or_else(|| Err(missing())))
+            .zip(requests)
+            .map(|(answer, request)| answer.unwrap_or_else(|| Err(missing(request))))
             .collect()
     }
 
@@ -232,6 +240,11 @@ impl HeldOnBoth<'_> {
         extend.handed_over = Some(HandedOver::new(self.ask.owner, holder, self.token));
         same_lease(self.request, Action::Extend(extend))
     }
+}
+
+/// Its two rows would have to get one token, and nothing says yet that both have been passed on.
+fn is_pass_on(request: &Request) -> bool {
+    matches!(request.action, Action::PassOn(_))
 }
 
 /// The request to the old row. An acquire that would wait for the new row takes the old one for a short time

@@ -9,6 +9,7 @@ use dblock_conformance::forward_to_inner;
 
 use super::AnyFixture;
 use super::setup::{LONG, RENEWED, Setup};
+use super::tickets::has_tickets;
 
 /// Loses every third reply: the batch was carried out, and its sender is told that the connection broke.
 #[derive(Debug)]
@@ -121,4 +122,32 @@ pub async fn lost_replies_lose_no_lease(fixture: &dyn AnyFixture) {
     assert_eq!((later.lease_id, later.reentrant_count), (granted.lease_id, 1));
     assert!(!guard.is_lost());
     guard.release().await.unwrap();
+}
+
+/// Every third reply is lost while the lock goes into tickets and out of them: nobody else gets in between.
+pub async fn lost_replies_lose_no_ticket(fixture: &dyn AnyFixture) {
+    let setup = Setup::new(fixture).await;
+    let (locks, other) = (LosesReplies::manager(fixture).await, setup.manager().await);
+    if !has_tickets(&other).await {
+        return;
+    }
+    let mut guard = locks.lock("key").wait(LONG).acquire().await.unwrap();
+    let mut last = guard.fence_token();
+    for _ in 0..6 {
+        let ticket = guard.into_ticket(LONG).await.unwrap();
+        guard = locks.adopt(&ticket).await.unwrap();
+        assert!(guard.fence_token() > last);
+        last = guard.fence_token();
+        assert!(other.lock("key").try_acquire().await.unwrap().is_none());
+    }
+    guard.release().await.unwrap();
+    other
+        .lock("key")
+        .wait(LONG)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
 }

@@ -27,6 +27,7 @@ mod several;
 mod several_bank;
 mod shutdown;
 mod stores;
+mod tickets;
 mod tokens;
 mod transaction;
 mod verify;

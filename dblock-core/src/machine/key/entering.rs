@@ -83,9 +83,13 @@ impl<A, C> Machine<A, C> {
 
     /// Gives back the places and leases that no caller waits for any more.
     pub(super) fn give_up_places(&mut self, now: Time) {
-        if !self.queue.is_empty() {
-            return;
+        if self.queue.is_empty() {
+            self.give_up_stand(now);
         }
+    }
+
+    /// Gives back the place or the lease that the row names, and that no caller has entered with.
+    pub(super) fn give_up_stand(&mut self, now: Time) {
         let (lease_id, until) = match self.asking.stand {
             None => return,
             // By then the place has lapsed. If the row was passed on just before, that lease has expired too.
@@ -159,9 +163,23 @@ impl<A, C> Machine<A, C> {
                 Offered::TooShort
             };
         }
+        self.admit(grant, waiter, deadline, begun, env);
+        Offered::Entered
+    }
+
+    /// The caller enters with the lease.
+    pub(super) fn admit(
+        &mut self,
+        grant: Grant,
+        waiter: Waiter<A>,
+        deadline: Time,
+        begun: bool,
+        env: &mut Env<'_>,
+    ) {
+        let now = env.now;
         let mut ownership = Ownership::new(
             self.key.clone(),
-            Arc::clone(call),
+            Arc::clone(&waiter.call),
             grant.lease_id,
             grant.fence_token,
             now,
@@ -174,7 +192,6 @@ impl<A, C> Machine<A, C> {
         let until = self.fairness.granted(grant.wanted, env);
         self.held = Some(Held::new(grant, Arc::clone(&ownership), until, now));
         self.reply(Reply::Granted(waiter, ownership));
-        Offered::Entered
     }
 
     // ── Takes ────────────────────────────────────────────────────────────────────────────────────────
@@ -310,7 +327,8 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    pub(super) fn refuse_all(&mut self, nested_too: bool) {
+    pub(super) fn refuse_all(&mut self, nested_too: bool, now: Time) {
+        self.refuse_all_adoptions(nested_too, now);
         for waiter in self.queue.take(nested_too) {
             self.reply(Reply::Refused(waiter, Refusal::Shutdown));
         }

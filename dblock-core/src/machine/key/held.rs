@@ -11,8 +11,8 @@
 //! | `Lingering` | the row's end is written as that of `hold_min` | `Lingering` |
 //! | `Lingering` | `hold_min` is over | `ReleaseDue` |
 //! | `ReleaseDue` | the next caller of this process enters in memory: local hand-over | `Held` |
-//! | `ReleaseDue` | the release is sent | `Releasing` |
-//! | `Releasing` | the answer is `Released` or `Lost` | – |
+//! | `ReleaseDue` | the release is sent, or the pass-on to a ticket | `Releasing` |
+//! | `Releasing` | the answer is `Released` or `Lost`, or `Granted` to the ticket | – |
 //! | `Releasing` | the row was locked, or the outcome is unknown: the release is sent again | `Releasing` |
 //! | `ReleaseDue`, `Releasing`, kept | another call enters in the same transaction | `Held` |
 //! | any, kept | `transaction` has committed, or has rolled back its take | – |
@@ -61,7 +61,7 @@ use crate::machine::key::NotClosed;
 use crate::machine::key::asking::LastAnswer;
 use crate::machine::out::{Note, Unconfirmed};
 use crate::machine::ownership::Ownership;
-use crate::store::{Holder, Kind, RecordChange, StoreError};
+use crate::store::{Holder, Kind, PassOn, RecordChange, StoreError};
 
 /// Pause before the next request for a row that was locked, or after a failure. It doubles up to the lease's
 /// margin, and at most to [`LONGEST_RETRY`].
@@ -115,6 +115,8 @@ pub(super) struct Held<C> {
     spare_tokens: u32,
     term: Term,
     state: State,
+    /// The ticket that gets the lease instead of a release.
+    ticket: Option<PassOn>,
     /// A run has begun under the lease, or may have, and its body has not: the release takes that back.
     pub(super) undo: Option<Arc<RecordChange>>,
     /// The ownership that holds it, or held it last.
@@ -174,6 +176,7 @@ impl<C> Held<C> {
             spare_tokens: 0,
             term,
             state: ENTERED,
+            ticket: None,
             undo: None,
             hand_over_until: None,
             row,
@@ -392,6 +395,25 @@ impl<C> Held<C> {
                 Err(LostReason::Released)
             }
         }
+    }
+
+    /// The last hold ends, and the lease goes to a ticket: no caller of this process enters with it. Refused when
+    /// the lease has ended, or is to end.
+    pub(super) fn pass_on(
+        &mut self,
+        ownership: &Arc<Ownership>,
+        to: Uuid,
+        ttl: Duration,
+        now: Time,
+    ) -> Result<Option<Duration>, NotClosed> {
+        self.is_held_by(ownership).map_err(NotClosed::Over)?;
+        if self.current.is_revoked() {
+            return Err(NotClosed::Over(LostReason::Revoked));
+        }
+        self.close(ownership)?;
+        let call = &self.current.call;
+        self.ticket = Some(PassOn::new(to, call.owner, ttl, Arc::clone(&call.holder)));
+        self.leave(ownership, false, now).map_err(NotClosed::Over)
     }
 
     /// The owner is done. Returns how long it held the lock, unless the lease was lost before.

@@ -28,10 +28,16 @@ impl<A> WaitQueue<A> {
         }
     }
 
-    /// Puts a caller at the end. Returns its number, which no other caller has had.
+    /// Puts a caller at the end. Returns its number.
     pub(super) fn push(&mut self, waiter: Waiter<A>) -> u64 {
+        let number = self.next_number();
+        self.insert(number, waiter);
+        number
+    }
+
+    /// A number that no other caller has had.
+    pub(super) fn next_number(&mut self) -> u64 {
         self.last += 1;
-        self.insert(self.last, waiter);
         self.last
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::abandoned::Abandoned;
+use super::adopting::Adoption;
 use super::asking::{Arriving, Asking, LastAnswer, Place, Stand};
 use super::held::{After, Grant, Held, Times};
 use super::queue::WANTED_FOR;
@@ -47,6 +48,8 @@ pub(super) enum Sent {
         owner: Uuid,
     },
     Acquire(Asked),
+    /// For the adoption with this number.
+    Adoption(u64),
 }
 
 /// An acquire on its way.
@@ -67,6 +70,7 @@ enum NextRequest {
     Abandoned(Uuid),
     Arriving(Arriving),
     Acquire,
+    Adoption(u64),
 }
 
 impl NextRequest {
@@ -75,7 +79,7 @@ impl NextRequest {
             Self::OwnLease(action) => Kind::of(action),
             Self::Abandoned(_) => Kind::Release,
             Self::Arriving(_) => Kind::Extend,
-            Self::Acquire => Kind::Acquire,
+            Self::Acquire | Self::Adoption(_) => Kind::Acquire,
         }
     }
 }
@@ -113,6 +117,9 @@ impl<A, C> Machine<A, C> {
         let mut due = self.abandoned.iter().rev().filter(|_| !renews);
         if let Some(abandoned) = due.find(|abandoned| abandoned.retry_at <= now) {
             return Some(NextRequest::Abandoned(abandoned.lease_id));
+        }
+        if let Some(number) = self.next_adoption(now) {
+            return Some(NextRequest::Adoption(number));
         }
         let leaves_it = self.turns.is_out() || self.turns.stands_back();
         let asks = self.held.is_none() && !self.queue.is_empty() && !leaves_it && self.asking.may_ask(now);
@@ -154,6 +161,11 @@ impl<A, C> Machine<A, C> {
                     Action::Extend(extend),
                     Sent::Arriving { ttl, owner },
                 )
+            }
+            NextRequest::Adoption(number) => {
+                let adoption = self.adopting.iter_mut().find(|one| one.number == number)?;
+                let (ticket, action) = adoption.send();
+                (ticket, action, Sent::Adoption(number))
             }
             NextRequest::Acquire => {
                 let (number, first) = self.queue.first()?;
@@ -208,14 +220,22 @@ impl<A, C> Machine<A, C> {
             .queue
             .first_non_blocking()
             .filter(|_| self.soon_busy().is_some());
+        let adopting = self.adopting.iter().map(|adoption| adoption.retry_at);
         abandoned
+            .chain(adopting.filter(later))
             .chain(arriving)
             .chain(held)
             .chain(ask)
-            .chain(self.queue.first_deadline())
+            .chain(self.first_deadline())
             .chain(self.turns.next_look())
             .chain(non_blocking.map(|since| since + BUSY_AFTER))
             .min()
+    }
+
+    /// The earliest deadline of a caller.
+    fn first_deadline(&self) -> Option<Time> {
+        let adopting = self.adopting.iter().filter_map(Adoption::deadline);
+        adopting.chain(self.queue.first_deadline()).min()
     }
 
     /// For tests: the latest time at which [`handle_timeout`](Self::handle_timeout) must be called, unless
@@ -224,7 +244,7 @@ impl<A, C> Machine<A, C> {
         let sends = self.on_its_way.is_some() || self.listed.kind().is_some();
         let renewal = self.held.as_ref().and_then(Held::must_send_by);
         let renewal = renewal.filter(|_| !sends);
-        let callers = self.queue.first_deadline().into_iter();
+        let callers = self.first_deadline().into_iter();
         callers.chain(renewal).chain(self.turns.next_look()).min()
     }
 
@@ -246,6 +266,7 @@ impl<A, C> Machine<A, C> {
                 self.apply_to_arriving(sent.sent_at, *ttl, *owner, answer, env);
             }
             Sent::Acquire(asked) => self.apply_to_waiter(&sent, asked, answer, env),
+            Sent::Adoption(number) => self.apply_to_adoption(&sent, *number, answer, env),
         }
     }
 
@@ -443,9 +464,9 @@ impl<A, C> Machine<A, C> {
         // An acquire that no caller waits for any more is released once it is granted.
         let releases = |sent: &OnItsWay| match &sent.what {
             Sent::Abandoned => true,
-            Sent::OwnLease(action) => matches!(action, Action::Release),
+            Sent::OwnLease(action) => !matches!(action, Action::Extend(_)),
             Sent::Acquire(_) => self.queue.is_empty(),
-            Sent::Arriving { .. } => false,
+            Sent::Arriving { .. } | Sent::Adoption(_) => false,
         };
         !self.abandoned.is_empty()
             || self.held.as_ref().is_some_and(Held::needs_release)
@@ -469,6 +490,7 @@ impl<A, C> Machine<A, C> {
     pub fn is_idle(&self) -> bool {
         !self.is_busy()
             && self.queue.is_empty()
+            && self.adopting.is_empty()
             && self.asking.stand.is_none()
             && self.listed.kind().is_none()
             && self.turns.is_idle()

@@ -116,6 +116,7 @@ impl Process {
                     let why = match refusal {
                         Refusal::Busy(_) => "busy",
                         Refusal::RowLocked => "row locked",
+                        Refusal::TicketOver => "ticket over",
                         Refusal::NoAnswer => "no answer",
                         Refusal::Store(_) => "store",
                         Refusal::Shutdown => "shutdown",

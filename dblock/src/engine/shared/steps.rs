@@ -7,17 +7,17 @@ use std::time::Duration;
 use std::{iter, mem};
 
 use dblock_core::machine::env::{Env, Random, Time};
-use dblock_core::machine::key::Transmit;
+use dblock_core::machine::key::{NotClosed, Transmit};
 use dblock_core::machine::out::Note;
 use dblock_core::machine::ownership::Ownership;
 use futures_util::FutureExt as _;
 use uuid::Uuid;
 
 use super::{Shared, Unscheduled};
-use crate::Key;
 use crate::engine::cells::{Cell, Confirm, Given, Machine, Reply, State, Waiter, lock};
 use crate::engine::resumption::{Resuming, Resumption};
 use crate::store::{Kind, Outcome, StoreError, StoreErrorKind};
+use crate::{Key, LostReason};
 
 /// Every kind of request.
 const ANY: &[Kind] = &[Kind::Extend, Kind::Release, Kind::Acquire];
@@ -258,6 +258,23 @@ impl Shared {
             cell.tell();
         }
         unscheduled
+    }
+
+    /// A hold ends by `passes_on`, and its lease goes to a ticket, unless that is refused.
+    pub(in crate::engine) fn pass_on(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        ownership: &Ownership,
+        passes_on: impl FnOnce(&mut Machine, &mut Env<'_>) -> Result<Option<Duration>, NotClosed>,
+    ) -> Result<(), NotClosed> {
+        let left = self.step(cell, passes_on);
+        // A key that has been forgotten has no lease any more.
+        let held_for = left.unwrap_or(Err(NotClosed::Over(LostReason::Released)))?;
+        if let Some(held_for) = held_for {
+            self.report().left(ownership, held_for);
+        }
+        cell.tell();
+        Ok(())
     }
 
     /// The transaction that kept the key is over, and the key is free.

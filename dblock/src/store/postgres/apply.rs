@@ -14,7 +14,8 @@ use super::{PostgresStore, error, record, row};
 use crate::store::clock::micros;
 use crate::store::sql_error::unsupported_action;
 use crate::store::{
-    Acquire, Action, Extend, HandedOver, Kind, Outcome, RecordChange, Request, StoreError, StoreErrorKind,
+    Acquire, Action, Extend, HandedOver, Kind, Outcome, PassOn, RecordChange, Request, StoreError,
+    StoreErrorKind,
 };
 
 type Answer = Result<Outcome, StoreError>;
@@ -32,6 +33,7 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
     // Acquires last, because only they can be slow.
     batch.carry_out::<Extend>(requests).await;
     batch.carry_out::<Release>(requests).await;
+    batch.carry_out::<PassOn>(requests).await;
     batch.carry_out::<Acquire>(requests).await;
     // No statement answered: the row was locked, or inserted, changed or deleted meanwhile.
     let skipped = |answer: Option<Answer>| answer.unwrap_or(Ok(Outcome::Skipped));
@@ -44,7 +46,7 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
 /// The answer to an action that this version does not know.
 fn unsupported(action: &Action) -> Option<Answer> {
     match action {
-        Action::Extend(_) | Action::Release | Action::Acquire(_) => None,
+        Action::Extend(_) | Action::Release | Action::Acquire(_) | Action::PassOn(_) => None,
         _ => Some(Err(unsupported_action())),
     }
 }
@@ -377,5 +379,33 @@ impl ByStatement for Acquire {
             .bind(column(part, |acquire| acquire.wanted_for.map(micros)))
             .bind(column(part, |acquire| i64::from(acquire.spare_tokens)))
             .bind(column(part, |acquire| acquire.queue.map(micros)))
+    }
+}
+
+impl ByStatement for PassOn {
+    const KIND: Kind = Kind::Acquire;
+
+    fn of(action: &Action) -> Option<&Self> {
+        match action {
+            Action::PassOn(pass_on) => Some(pass_on),
+            _ => None,
+        }
+    }
+
+    fn statements(sql: &Sql, _recorded: bool) -> &Statements {
+        &sql.pass_on
+    }
+
+    /// There is no statement for one row.
+    fn bind_one<'q>(&'q self, query: Statement<'q>) -> Statement<'q> {
+        query
+    }
+
+    fn bind_many<'q>(part: &[Placed<'q, Self>], query: Statement<'q>) -> Statement<'q> {
+        query
+            .bind(column(part, |pass_on| pass_on.to))
+            .bind(column(part, |pass_on| pass_on.owner))
+            .bind(column(part, |pass_on| micros(pass_on.ttl)))
+            .bind(column(part, |pass_on| &*pass_on.holder))
     }
 }

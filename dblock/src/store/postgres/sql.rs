@@ -198,6 +198,7 @@ pub(super) struct Sql {
     pub(super) acquire: Statements,
     pub(super) extend: Statements,
     pub(super) release: Statements,
+    pub(super) pass_on: Statements,
     /// Acquires and releases that also change records.
     pub(super) acquire_recorded: Statements,
     pub(super) release_recorded: Statements,
@@ -257,6 +258,12 @@ impl Sql {
                 many: Some(many::release(&table).into()),
                 general: plain(Notify::Waiters),
                 quiet: Some(plain(Notify::Nobody)),
+            },
+            pass_on: Statements {
+                one: None,
+                many: None,
+                general: general::pass_on(&table).into(),
+                quiet: None,
             },
             rows: rest::rows(&table).into(),
             make_free_rows: take::make_free_rows(&table).into(),

@@ -1,9 +1,9 @@
-//! Extending and releasing.
+//! Extending, releasing, and passing on.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use dblock_core::store::{Extend, Outcome, Released, Request, StoreError};
+use dblock_core::store::{Extend, Outcome, PassOn, Released, Request, StoreError};
 use etcd_client::Client;
 use futures_util::future::{join, join_all};
 
@@ -174,6 +174,68 @@ async fn finish(client: &mut Client, step: &Lengthened) -> Result<(), StoreError
         revoke(client, step.stored.lease).await?;
     }
     Ok(())
+}
+
+/// Answers pass-ons. The key stays, so its successor does too. It moves to an etcd lease of the fresh lease's
+/// length.
+pub(crate) async fn pass_on(
+    client: &Client,
+    names: &Keys,
+    leases: &Leases,
+    asks: &[(&Request, &PassOn)],
+) -> Vec<Answer> {
+    let steps = asks
+        .iter()
+        .map(|ask| pass_one_on(client.clone(), names, leases, *ask));
+    join_all(steps).await
+}
+
+async fn pass_one_on(
+    mut client: Client,
+    names: &Keys,
+    leases: &Leases,
+    (request, ask): (&Request, &PassOn),
+) -> Answer {
+    let client = &mut client;
+    let seen = look(client, names, &[&request.key]).await?.remove(0);
+    let wanted = seen.is_wanted();
+    let Some(mut stored) = seen.rows?.holder else {
+        return Ok(Outcome::Lost);
+    };
+    let granted = |stored: &Stored, left: i64| {
+        let left = Duration::from_secs(u64::try_from(left).unwrap_or_default());
+        Outcome::granted(stored.fence_token(), left).with_wanted(wanted)
+    };
+    if stored.row.lease_id == ask.to {
+        let left = left(client, stored.lease).await?;
+        return Ok(left.map_or(Outcome::Lost, |left| granted(&stored, left)));
+    }
+    if stored.row.lease_id != request.lease_id || stored.row.revoked {
+        return Ok(Outcome::Lost);
+    }
+    let (former, ttl) = (stored.lease, seconds(ask.ttl));
+    stored.pass_on(ask)?;
+    let lease = longer_lease(ask.to, ttl);
+    if !grant(client, lease, ttl).await? && !keep_alive(client, lease).await? {
+        return Ok(Outcome::Skipped);
+    }
+    let put = Write {
+        key: &request.key,
+        slot: stored.slot,
+        change: Change::Put(stored.row.clone(), lease),
+        condition: Condition::Unchanged(stored.mod_revision),
+    };
+    match write(client, names, &[put]).await.remove(0)? {
+        Written::Done { .. } => {
+            leases.forget(request.lease_id);
+            // What fails here is a lease without a key, which ends by itself.
+            revoke(client, former).await.ok();
+            Ok(granted(&stored, ttl))
+        }
+        // Somebody else has changed the row, or it is gone: ask again.
+        Written::Changed(rows) => rows.map(|_| Outcome::Skipped),
+        Written::NoLease => Ok(Outcome::Skipped),
+    }
 }
 
 /// Answers releases.

@@ -7,6 +7,7 @@
 --   E extend:  count (4), ttl (8)
 --   H extend after a local hand-over: the same, token (19), owner (16), length of holder (1), holder
 --   R release: nothing
+--   P pass-on: the lease that gets the row and its owner (16 each), ttl (8), length of holder (1), holder
 -- Answers: one string, with a letter and what follows it for each key.
 
 local LARGEST = '9223372036854775807'
@@ -83,9 +84,11 @@ for n, key in ipairs(KEYS) do
   local action, asker
   action, asker, at = unpack_bytes('c1c16', requests, at)
   local answer, changed, passed_on = 'L', false, false
-  local by, ttl, wanted_for, waited, spare, name, holds, fresh
+  local by, ttl, wanted_for, waited, spare, name, holds, fresh, to
   if action == 'A' then
     by, ttl, wanted_for, waited, spare, name, at = unpack_bytes('<c16i8i8i8I4Bc0', requests, at)
+  elseif action == 'P' then
+    to, by, ttl, name, at = unpack_bytes('<c16c16i8Bc0', requests, at)
   elseif action ~= 'R' then
     holds, ttl, at = unpack_bytes('<I4i8', requests, at)
     if action == 'H' then
@@ -115,6 +118,21 @@ for n, key in ipairs(KEYS) do
       elseif not own and next and next.lease == asker then
         answer = 'W'
         write_end(key)
+      end
+    elseif action == 'P' then
+      if held and lease == to then
+        answer = pack('<c1i8Bc19', 'G', expire_at - now, wanted, token)
+      elseif own and held and revoked == 0 then
+        fresh = next_token()
+        if fresh then
+          local successor = next
+          owner, holder = by, name
+          hold(to, fresh, 0, ttl)
+          next = successor
+          answer, changed = pack('<c1i8Bc19', 'G', expire_at - now, wanted, token), true
+        else
+          answer = 'U'
+        end
       end
     elseif action == 'A' and not own then
       if held then

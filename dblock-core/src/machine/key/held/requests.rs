@@ -109,7 +109,9 @@ impl<C> Held<C> {
                 let ttl = on_any_clock(until.since(now)) + TO_RELEASE_IN;
                 missing.then(|| self.extend(0, ttl))
             }
-            State::ReleaseDue | State::Releasing { .. } => Some(Action::Release),
+            State::ReleaseDue | State::Releasing { .. } => {
+                Some(self.ticket.clone().map_or(Action::Release, Action::PassOn))
+            }
         }
     }
 
@@ -161,7 +163,8 @@ impl<C> Held<C> {
         answer: Result<Outcome, StoreError>,
         now: Time,
     ) -> After {
-        let release = matches!(action, Action::Release);
+        let release = !matches!(action, Action::Extend(_));
+        let to_ticket = matches!(action, Action::PassOn(_));
         self.row_locked = matches!(answer, Ok(Outcome::Skipped));
         let unsure = matches!(self.state, State::Releasing { unsure: true });
         match answer {
@@ -179,8 +182,20 @@ impl<C> Held<C> {
                 self.released(now);
                 After::Over { passed_on }
             }
+            Err(error) if to_ticket && !error.is_retryable() && !error.is_outcome_unknown() => {
+                // The store has no tickets, or refuses this one for good: the lock is released instead.
+                self.ticket = None;
+                self.state = State::ReleaseDue;
+                self.confirmations
+                    .reply_to_all(&Err(Unconfirmed::NoAnswer(Some(error))));
+                After::Stands
+            }
+            Ok(Outcome::Granted { .. }) if to_ticket => {
+                self.released(now);
+                After::Over { passed_on: true }
+            }
             // An earlier release was carried out, and its answer was lost.
-            Ok(Outcome::Lost) if release && unsure => {
+            Ok(Outcome::Lost) if release && unsure && !to_ticket => {
                 self.released(now);
                 After::Over { passed_on: false }
             }

@@ -138,7 +138,7 @@ WHERE expire_at > now AND coalesce(wanted_until >= now + wanted_for / 2, true)
     )
 }
 
-/// The part that extend and release share: locks the rows, reads the clock, and compares the leases.
+/// The part that the actions of a lease share: locks the rows, reads the clock, and compares the leases.
 fn judged(table: &str, requests: &[(&str, &str)]) -> String {
     let found = found(table, requests);
     format!(
@@ -147,7 +147,7 @@ fn judged(table: &str, requests: &[(&str, &str)]) -> String {
     FROM (
         SELECT *, lease_id = lease AS mine, {NOW} AS now FROM (
             SELECT f.*, t.ctid AS locked_at, t.lease_id, t.reentrant_count, t.expire_at, t.wanted_until,
-                t.fence_token, t.fence_ceiling, t.next_lease, t.next_until
+                t.fence_token, t.fence_ceiling, t.next_lease, t.next_until, t.revoked
             FROM found f JOIN {table} t ON t.ctid = f.place FOR UPDATE OF t SKIP LOCKED OFFSET 0
         -- A version that is newer than the snapshot may go with a record that the snapshot does not show.
         ) locked WHERE locked_at = place
@@ -187,6 +187,38 @@ UNION ALL
 SELECT lock_key, 'lost', 0, false, false FROM judged WHERE NOT inside
 UNION ALL
 SELECT lock_key, 'lost', 0, false, false FROM found WHERE place IS NULL"
+    )
+}
+
+/// Answers: key, outcome, fence token, remaining, wanted: as a grant. The successor stays.
+pub(super) fn pass_on(table: &str) -> String {
+    let columns = [
+        ("lock_key", "text"),
+        ("lease", "uuid"),
+        ("new_lease", "uuid"),
+        ("new_owner", "uuid"),
+        ("ttl", "bigint"),
+        ("new_holder", "text"),
+    ];
+    let judged = judged(table, &columns);
+    let token = "greatest(t.fence_ceiling + 1, j.now)";
+    format!(
+        "WITH {judged}, written AS (
+    UPDATE {table} t SET
+        lock_owner = j.new_owner, lease_id = j.new_lease, holder = j.new_holder, reentrant_count = 1,
+        fence_token = {token}, fence_ceiling = {token}, acquired_at = j.now, expire_at = j.now + j.ttl
+    FROM judged j
+    WHERE t.ctid = j.locked_at AND j.inside AND NOT j.revoked AND j.lease <> j.new_lease
+    RETURNING j.lock_key, 'granted', t.fence_token, t.expire_at - j.now, t.wanted_until > j.now
+)
+SELECT * FROM written
+UNION ALL
+SELECT lock_key,
+    CASE WHEN lease_id = new_lease AND reentrant_count > 0 AND expire_at > now THEN 'granted' ELSE 'lost' END,
+    fence_token, expire_at - now, wanted_until > now
+FROM judged WHERE NOT inside OR revoked OR lease = new_lease
+UNION ALL
+SELECT lock_key, 'lost', 0, 0, false FROM found WHERE place IS NULL"
     )
 }
 

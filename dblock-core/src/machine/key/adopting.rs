@@ -1,0 +1,201 @@
+//! Callers that adopt a ticket. The row is held by the ticket's lease, and passed on to a lease of the
+//! caller's. They stand outside the wait queue, whose callers cannot enter before the ticket is over.
+//!
+//! - *A caller asks with one lease until it is answered.* So an answer that was lost is given again, and a
+//!   ticket is adopted once.
+//! - *The lease is for this caller only.* If the caller has gone, its lease is abandoned.
+//! - *A place as successor that this process has is given back* when a caller enters. The row keeps it until
+//!   it lapses.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::Machine;
+use super::abandoned::Abandoned;
+use super::held::{Grant, Held, Times};
+use super::requests::OnItsWay;
+use crate::machine::call::Call;
+use crate::machine::env::{Env, Time};
+use crate::machine::out::{Refusal, Reply, Waiter};
+use crate::store::{Action, Outcome, PassOn, StoreError};
+
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// A caller that adopts a ticket.
+#[derive(Debug)]
+pub(super) struct Adoption<A> {
+    pub(super) number: u64,
+    waiter: Waiter<A>,
+    /// The ticket's lease, and the caller's.
+    ticket: Uuid,
+    lease_id: Uuid,
+    /// A request was sent: the row may name the caller's lease.
+    sent: bool,
+    pub(super) retry_at: Time,
+    pause: Duration,
+    failure: Option<StoreError>,
+}
+
+impl<A> Adoption<A> {
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.waiter.call.deadline
+    }
+
+    /// The request, for the ticket's lease. It is on its way from here on.
+    pub(super) fn send(&mut self) -> (Uuid, Action) {
+        self.sent = true;
+        let call = &self.waiter.call;
+        let pass_on = PassOn::new(
+            self.lease_id,
+            call.owner,
+            call.options.ttl,
+            Arc::clone(&call.holder),
+        );
+        (self.ticket, Action::PassOn(pass_on))
+    }
+}
+
+impl<A, C> Machine<A, C> {
+    /// A caller adopts the ticket with this lease, and wants its answer at `to`. Returns its number.
+    pub fn adopt(&mut self, env: &mut Env<'_>, ticket: Uuid, call: Arc<Call>, to: A) -> u64 {
+        self.during(env, |machine, env| {
+            let number = machine.queue.next_number();
+            let since = env.now;
+            machine.adopting.push(Adoption {
+                number,
+                waiter: Waiter { call, since, to },
+                ticket,
+                lease_id: env.random.lease_id(),
+                sent: false,
+                retry_at: since,
+                pause: FIRST_PAUSE,
+                failure: None,
+            });
+            number
+        })
+    }
+
+    /// The adoption to ask for now.
+    pub(super) fn next_adoption(&self, now: Time) -> Option<u64> {
+        let due = self.adopting.iter().find(|adoption| adoption.retry_at <= now);
+        due.filter(|_| self.held.is_none())
+            .map(|adoption| adoption.number)
+    }
+
+    /// Refuses the adoptions whose timeout has passed, and those of a key that this process holds: its row does
+    /// not name a ticket.
+    pub(super) fn refuse_adoptions(&mut self, now: Time) {
+        let is_held = self.held.as_ref().is_some_and(Held::is_held);
+        let (over, stay) = std::mem::take(&mut self.adopting)
+            .into_iter()
+            .partition(|adoption| is_held || adoption.deadline().is_some_and(|deadline| deadline <= now));
+        self.adopting = stay;
+        for adoption in over {
+            let refusal = if is_held {
+                Refusal::TicketOver
+            } else {
+                adoption.failure.clone().map_or(Refusal::NoAnswer, Refusal::Store)
+            };
+            self.refuse_adoption(adoption, refusal, now);
+        }
+    }
+
+    /// At a shutdown: all, or those that hold no other lock.
+    pub(super) fn refuse_all_adoptions(&mut self, nested_too: bool, now: Time) {
+        let (over, stay) = std::mem::take(&mut self.adopting)
+            .into_iter()
+            .partition(|adoption| nested_too || !adoption.waiter.call.nested);
+        self.adopting = stay;
+        for adoption in over {
+            self.refuse_adoption(adoption, Refusal::Shutdown, now);
+        }
+    }
+
+    fn refuse_adoption(&mut self, adoption: Adoption<A>, refusal: Refusal, now: Time) {
+        self.abandon_adoption(&adoption, now);
+        self.reply(Reply::Refused(adoption.waiter, refusal));
+    }
+
+    /// The caller with this number has gone.
+    pub(super) fn give_up_adoption(&mut self, number: u64, now: Time) {
+        if let Some(adoption) = self.take_adoption(number) {
+            self.abandon_adoption(&adoption, now);
+        }
+    }
+
+    fn abandon_adoption(&mut self, adoption: &Adoption<A>, now: Time) {
+        if adoption.sent {
+            let ttl = adoption.waiter.call.options.ttl;
+            self.abandoned.push(Abandoned::new(adoption.lease_id, ttl, now));
+        }
+    }
+
+    fn take_adoption(&mut self, number: u64) -> Option<Adoption<A>> {
+        let place = self
+            .adopting
+            .iter()
+            .position(|adoption| adoption.number == number)?;
+        Some(self.adopting.remove(place))
+    }
+
+    /// Applies the answer to the adoption with this number. If its caller has gone, its lease is abandoned
+    /// already.
+    pub(super) fn apply_to_adoption(
+        &mut self,
+        sent: &OnItsWay,
+        number: u64,
+        answer: Result<Outcome, StoreError>,
+        env: &mut Env<'_>,
+    ) {
+        let Some(mut adoption) = self.take_adoption(number) else {
+            return;
+        };
+        let refusal = match answer {
+            Ok(Outcome::Granted {
+                fence_token,
+                remaining,
+                wanted,
+                ..
+            }) if self.held.is_none() => {
+                let call = &adoption.waiter.call;
+                let grant = Grant {
+                    lease_id: adoption.lease_id,
+                    fence_token,
+                    spare_tokens: 0,
+                    times: Times {
+                        store_end: sent.sent_at + remaining,
+                        over_at: env.now + remaining,
+                        length: call.options.ttl,
+                        since: sent.sent_at,
+                    },
+                    row_owner: Some(call.owner),
+                    wanted,
+                };
+                let deadline = grant.times.deadline(call.options.ttl);
+                if env.now < deadline {
+                    self.give_up_stand(env.now);
+                    self.admit(grant, adoption.waiter, deadline, false, env);
+                    return;
+                }
+                // The answer came too late.
+                Refusal::NoAnswer
+            }
+            Ok(Outcome::Lost) => {
+                adoption.sent = false;
+                Refusal::TicketOver
+            }
+            Err(error) if !error.is_retryable() && !error.is_outcome_unknown() => Refusal::Store(error),
+            other => {
+                adoption.failure = other.err();
+                adoption.retry_at = env.now + env.jittered(adoption.pause);
+                adoption.pause = (adoption.pause * 2).min(LONGEST_PAUSE);
+                self.adopting.push(adoption);
+                return;
+            }
+        };
+        self.refuse_adoption(adoption, refusal, env.now);
+    }
+}
