@@ -6,12 +6,12 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use dblock_core::store::events::{self, Event};
 use dblock_core::store::{StoreError, StoreErrorKind};
-use etcd_client::{Client, ConnectOptions};
+use etcd_client::{Client, ConnectOptions, ResponseHeader};
 use tokio::time::timeout;
 
 use crate::{NAME, error, server};
@@ -36,6 +36,8 @@ pub(crate) struct Members {
     user: Option<(String, String)>,
     /// The log has been told of the version's fault.
     warned: AtomicBool,
+    /// The id of the cluster, once a member has told it. Another one would grant what this one keeps.
+    cluster: Arc<OnceLock<u64>>,
     open: Mutex<Open>,
 }
 
@@ -60,6 +62,7 @@ impl Members {
             options,
             user: None,
             warned: AtomicBool::new(false),
+            cluster: Arc::default(),
             open: Mutex::default(),
         }
     }
@@ -83,6 +86,7 @@ impl Members {
     pub(crate) fn again(&self) -> Self {
         Self {
             user: self.user.clone(),
+            cluster: Arc::clone(&self.cluster),
             ..Self::new(self.addresses.clone(), self.options.clone())
         }
     }
@@ -164,6 +168,13 @@ impl Members {
         }
         let status = status?;
         server::check(&status)?;
+        if let Some(cluster) = status.header().map(ResponseHeader::cluster_id)
+            && *self.cluster.get_or_init(|| cluster) != cluster
+        {
+            let message = "this member belongs to another cluster of etcd than the one that is in use: it was set up anew, or \
+                           the address is wrong; if the whole cluster was made anew, restart this program";
+            return Err(StoreError::new(StoreErrorKind::Unreachable, message));
+        }
         if let Some(fault) = server::fault(&status)
             && !self.warned.swap(true, Ordering::Relaxed)
         {

@@ -278,6 +278,26 @@ async fn a_member_that_did_not_answer_in_time_is_not_the_first_to_be_asked_again
     assert!(again.is_none(), "it was asked again: {again:?}");
 }
 
+/// One that was set up anew beside the others. Nothing is granted there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_member_of_another_cluster_is_not_used() {
+    let (Some(server), Some(other)) = (single().await, single().await) else {
+        return;
+    };
+    let address = server.url().strip_prefix("http://").unwrap();
+    let proxy = Proxy::start(address.parse().unwrap());
+    let store = EtcdStore::new([format!("http://{}", proxy.address()), other.url().to_owned()]).unwrap();
+    one(&store, acquire("k")).await.unwrap();
+    proxy.set(Traffic::Refused);
+    one(&store, acquire("k")).await.unwrap_err();
+    let refused = one(&store, acquire("k")).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Unreachable);
+    assert!(refused.to_string().contains("another cluster"), "{refused}");
+    proxy.set(Traffic::Flows);
+    let busy = one(&store, acquire("k")).await.unwrap();
+    assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");
+}
+
 /// A member would close a connection that is tried too often, after the third time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_watch_that_hears_nothing_goes_on() {

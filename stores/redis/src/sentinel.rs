@@ -88,6 +88,12 @@ impl Seen {
     }
 }
 
+/// Whether the primary is where these Sentinels say, of so many. A majority of several may begin anew, with a smaller
+/// epoch than is known. One alone may be cut off together with a former primary.
+fn decides(vote: &Vote, sentinels: usize, known: Option<u64>) -> bool {
+    vote.by * 2 > sentinels && (vote.by > 1 || vote.epoch.is_none() || vote.epoch >= known)
+}
+
 impl Sentinels {
     /// The same Sentinels, of which nothing is known yet.
     pub(crate) fn again(&self) -> Self {
@@ -171,12 +177,11 @@ impl Sentinels {
             let vote = &mut votes[place];
             vote.by += 1;
             vote.epoch = vote.epoch.max(epoch);
-            if vote.by * 2 > self.addresses.len() {
+            if decides(vote, self.addresses.len(), self.seen().epoch) {
                 // The others may still connect, and are then asked on these connections.
                 asked.detach_all();
                 let Vote { named, epoch, .. } = votes.swap_remove(place);
                 let mut seen = self.seen();
-                // A majority may begin anew, with a smaller one.
                 seen.epoch = epoch.or(seen.epoch);
                 return Ok(vec![named]);
             }
@@ -339,7 +344,7 @@ impl std::fmt::Debug for Sentinels {
 mod tests {
     use dblock_servers::{Kind, Purpose, RedisSentinel, is_installed};
 
-    use super::{Seen, Vote};
+    use super::{Seen, Vote, decides};
     use crate::url::{Place, read};
 
     fn vote(named: &str, epoch: impl Into<Option<u64>>) -> Vote {
@@ -351,6 +356,20 @@ mod tests {
     }
 
     /// Also when those that knew of it are silent now.
+    #[test]
+    fn one_sentinel_alone_does_not_lead_back_to_a_former_primary() {
+        let by = |by, epoch| Vote {
+            named: String::new(),
+            by,
+            epoch,
+        };
+        assert!(decides(&by(1, Some(2)), 1, Some(2)));
+        assert!(!decides(&by(1, Some(1)), 1, Some(2)));
+        assert!(decides(&by(1, None), 1, Some(2)), "it tells no epoch");
+        assert!(decides(&by(2, Some(1)), 3, Some(2)));
+        assert!(!decides(&by(1, Some(2)), 2, Some(2)));
+    }
+
     #[test]
     fn the_primary_from_before_a_known_fail_over_is_left_out() {
         let mut seen = Seen::default();

@@ -1,10 +1,17 @@
 //! The fence check for a transaction of the user's own in the same ZooKeeper.
 
+use std::time::Duration;
+
 use dblock_core::Key;
 use dblock_core::store::{StoreError, StoreErrorKind};
 
+use tokio::time::timeout;
+
 use crate::rows;
 use crate::session::Ensemble;
+
+/// How long a server may take.
+const LIMIT: Duration = Duration::from_secs(5);
 
 /// The node of a lock's row, and its version while the row had the owner's token. From
 /// [`ZookeeperStore::fence`](crate::ZookeeperStore::fence).
@@ -22,7 +29,12 @@ pub(crate) async fn fence(ensemble: &Ensemble, key: &str, token: i64) -> Result<
     let key =
         Key::new(None, key).map_err(|error| StoreError::new(StoreErrorKind::Other, error.to_string()))?;
     let (ensemble, client) = ensemble.of_manager()?;
-    let found = rows::read(&ensemble, &client, &[&key]).await;
+    let found = timeout(LIMIT, rows::read(&ensemble, &client, &[&key]))
+        .await
+        .unwrap_or_else(|_| {
+            let message = format!("ZooKeeper has not answered within {LIMIT:?}");
+            Err(StoreError::new(StoreErrorKind::Interrupted, message))
+        });
     let found = found.map_err(|error| ensemble.failed(&client, error))?;
     let found = found.into_iter().next().transpose()?;
     let holds = |found: &rows::Found| found.row.is_held() && found.row.fence_token == token;
