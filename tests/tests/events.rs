@@ -216,7 +216,7 @@ async fn the_secret_of_a_ticket_is_in_no_event() {
     let guard = locks.lock("secret").acquire().await.unwrap();
     let nonsense = || Fault::Answer(dblock::store::Outcome::Withdrawn);
     store.next(Kind::PassOn, nonsense());
-    let ticket = guard.into_ticket(Duration::from_secs(60)).await.unwrap();
+    let ticket = guard.into_ticket(Duration::from_mins(1)).await.unwrap();
     for fault in [nonsense(), Fault::ReplyLost] {
         store.next(Kind::PassOn, fault);
     }
