@@ -32,7 +32,7 @@ const LAYOUT: &str = "dblock1";
 /// # let locks = LockManager::builder(store.clone()).build().await?;
 /// # let of_the_worker = LockManager::builder(store).build().await?;
 /// let guard = locks.lock("order:42").acquire().await?;
-/// let message = guard.into_ticket(Duration::from_secs(60)).await?.secret();
+/// let message = guard.into_ticket(Duration::from_mins(1)).await?.secret();
 ///
 /// // In the worker, within a minute:
 /// let ticket: Ticket = message.parse()?;
@@ -143,7 +143,7 @@ impl LockGuard {
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// let locks = LockManager::connect("memory:").await?;
     /// let guard = locks.lock("order:42").acquire().await?;
-    /// let ticket = guard.into_ticket(Duration::from_secs(60)).await?;
+    /// let ticket = guard.into_ticket(Duration::from_mins(1)).await?;
     /// assert!(locks.lock("order:42").try_acquire().await?.is_none());
     /// # locks.adopt(&ticket).await?.release().await?;
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
@@ -196,7 +196,7 @@ impl LockManager {
     /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
     /// let locks = LockManager::connect("memory:").await?;
     /// let guard = locks.lock("order:42").acquire().await?;
-    /// let ticket = guard.into_ticket(Duration::from_secs(60)).await?;
+    /// let ticket = guard.into_ticket(Duration::from_mins(1)).await?;
     ///
     /// let guard = locks.adopt(&ticket).await?;
     /// let again = locks.adopt(&ticket).await.unwrap_err();
@@ -232,7 +232,7 @@ mod tests {
     fn ticket(key: &str) -> Ticket {
         Ticket {
             key: Key::new(None, key).unwrap(),
-            ttl: Duration::from_secs(60),
+            ttl: Duration::from_mins(1),
             lease_id: Uuid::new_v4(),
         }
     }
