@@ -75,10 +75,14 @@ pub(crate) fn read(url: &str) -> Result<Parts, LockError> {
         }
     };
     let (hosts, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+    let prefix = match prefix {
+        "" => None,
+        prefix => Some(decoded(prefix).ok_or_else(|| unreadable("its prefix is no text"))?),
+    };
     Ok(Parts {
         addresses: hosts.split(',').map(|host| format!("{scheme}{host}")).collect(),
         user,
-        prefix: decoded(prefix),
+        prefix,
     })
 }
 
@@ -170,6 +174,7 @@ mod tests {
             "etcd://hush@one",
             "etcd://user:@one",
             "etcd://one?db=hush",
+            "etcd://one/hush%FF",
         ] {
             let refused = read(url).unwrap_err().to_string();
             assert!(

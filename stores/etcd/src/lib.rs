@@ -159,10 +159,11 @@ impl EtcdStore {
     }
 
     /// The beginning of the names of all keys. Default: `dblock`, so the lock `order:42` is the key
-    /// `dblock/lock/order:42`. All managers that share locks must have the same one.
+    /// `dblock/lock/order:42`. All managers that share locks must have the same one. A `/` at its end changes nothing.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
-        let prefix = prefix.into();
+        let mut prefix = prefix.into();
+        prefix.truncate(prefix.trim_end_matches('/').len());
         self.names = Arc::new(Keys { prefix });
         self.places = Arc::default();
         self

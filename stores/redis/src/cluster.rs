@@ -205,20 +205,21 @@ impl Cluster {
         Err(no_owner(slot))
     }
 
-    /// All servers that have slots, those in doubt last.
+    /// All servers that have slots, those in doubt last, else in a random order: not all shall listen to the same one.
     pub(crate) async fn primaries(&self) -> Result<Vec<(String, Arc<Server>)>, StoreError> {
         if self.map().ranges.is_empty() {
             self.look_up(Instant::now()).await?;
         }
         let mut addresses: Vec<_> = {
             let map = self.map();
-            let known = map.ranges.iter().map(|range| &range.address);
+            // A set has an order of its own each time.
+            let known: HashSet<_> = map.ranges.iter().map(|range| &range.address).collect();
             known
+                .into_iter()
                 .map(|address| (map.doubted.contains_key(address), address.clone()))
                 .collect()
         };
-        addresses.sort_unstable();
-        addresses.dedup();
+        addresses.sort_by_key(|(is_doubted, _)| *is_doubted);
         addresses
             .into_iter()
             .map(|(_, address)| {
@@ -365,7 +366,7 @@ impl Cluster {
     /// primary that is back tells an older epoch, and would grant again what its successor has granted. Leaves servers
     /// that have no slots any more: their connections end with the requests that are on their way there.
     fn learn(&self, mut said: Vec<Range>) {
-        let left: Vec<String> = {
+        let (left, is_moved): (Vec<String>, bool) = {
             let mut map = self.map();
             let Map {
                 ranges,
@@ -373,15 +374,20 @@ impl Cluster {
                 servers,
                 ..
             } = &mut *map;
-            let known = std::mem::take(ranges).into_iter();
-            said.extend(known.filter(|range| range.is_sure || !doubted.contains_key(&range.address)));
-            *ranges = slots::newest(&said);
+            let known = |range: &&Range| range.is_sure || !doubted.contains_key(&range.address);
+            said.extend(ranges.iter().filter(known).cloned());
+            let before = std::mem::replace(ranges, slots::newest(&said));
             let is_left = |address: &str| ranges.iter().all(|range| range.address != address);
             doubted.retain(|address, _| !is_left(address) || self.seeds.contains(address));
             let left = servers.extract_if(|address, _| is_left(address));
-            left.map(|(address, _)| address).collect()
+            let left = left.map(|(address, _)| address).collect();
+            (left, slots::is_moved(&before, ranges))
         };
         self.left.notify_waiters();
+        if is_moved {
+            info!("some slots of the Redis Cluster have another server than before");
+            events::note(NAME, Event::Moved);
+        }
         for address in left {
             info!("the server {address} of the Redis Cluster has no slots of ours any more");
         }

@@ -10,7 +10,7 @@ use futures_util::stream::{self, FuturesUnordered};
 use tokio::time::timeout;
 
 use crate::cluster::Cluster;
-use crate::slots::crc16;
+use crate::slots::{self, crc16};
 
 /// In how many places the number of shards is written down. More than half of them must say the same, so a server that
 /// hangs keeps nobody from starting. Older programs have written record 0 only, so it may not say another number.
@@ -108,12 +108,36 @@ impl Shards {
     }
 }
 
-/// The name of a record.
+/// The name of a record. They are a third of the slots away from each other, and so on three servers if there are as many.
 fn record(prefix: &str, at: u16) -> String {
-    format!("{}:shards", tag(prefix, at))
+    let name = |number| format!("{}:shards", tag(prefix, number));
+    let slot = |number| slots::slot(name(number).as_bytes());
+    let mut numbers = 0..u16::MAX;
+    let number = numbers.find(|number| {
+        let distance = slot(*number).wrapping_sub(slot(0)) % slots::SLOTS;
+        distance.wrapping_sub(at * (slots::SLOTS / RECORDS)) < slots::SLOTS / 128
+    });
+    name(number.expect("the slots are spread"))
 }
 
 /// The text between the braces decides about the slot.
 pub(crate) fn tag(prefix: &str, shard: u16) -> String {
     format!("{{{prefix}:{shard}}}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_records_are_spread_over_the_slots() {
+        for prefix in ["dblock", "app", "", "another", "x:1"] {
+            assert_eq!(record(prefix, 0), format!("{{{prefix}:0}}:shards"));
+            let slots = [0, 1, 2].map(|at| slots::slot(record(prefix, at).as_bytes()));
+            for (one, next) in [(0, 1), (1, 2), (2, 0)] {
+                let distance = slots[next].wrapping_sub(slots[one]) % slots::SLOTS;
+                assert!(distance.abs_diff(slots::SLOTS / 3) < 200, "{prefix:?}: {slots:?}");
+            }
+        }
+    }
 }

@@ -7,7 +7,7 @@ use redis::{FromRedisValue as _, Value};
 
 use crate::login::named_by;
 
-const SLOTS: u16 = 16_384;
+pub(crate) const SLOTS: u16 = 16_384;
 
 /// Slots that a server has.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +57,16 @@ pub(crate) fn find(ranges: &[Range], slot: u16) -> Option<&str> {
     let place = ranges.partition_point(|range| range.end < slot);
     let range = ranges.get(place).filter(|range| range.start <= slot)?;
     Some(&range.address)
+}
+
+/// Whether a slot that was known has another server now.
+pub(crate) fn is_moved(before: &[Range], now: &[Range]) -> bool {
+    // Each part of both begins where a range of one of them does.
+    let mut starts = before.iter().chain(now).map(|range| range.start);
+    starts.any(|slot| {
+        let servers = (find(before, slot), find(now, slot));
+        matches!(servers, (Some(before), Some(now)) if before != now)
+    })
 }
 
 /// Who has which slot by all that is said, in the order of the slots. Of equal epochs the one that is sure counts, or
@@ -221,6 +231,9 @@ mod tests {
             newest(&[range(0, 3, "a", 1), range(2, 4, "b", 1)])[1],
             range(4, 4, "b", 1)
         );
+        let (of_old, of_both) = ([old.clone()], newest(&[old.clone(), newer.clone()]));
+        assert!(is_moved(&of_old, &of_both) && is_moved(&of_both, &of_old));
+        assert!(!is_moved(&[], &of_old) && !is_moved(&of_old, &[range(3, 4, "old", 9)]));
         let sure = Range {
             is_sure: true,
             ..range(2, 2, "b", 1)

@@ -42,6 +42,11 @@ pub(crate) struct Common {
 
 /// The place, and the other options of the URL.
 pub(crate) fn read(url: &str) -> Result<(Place, Common), StoreError> {
+    if url.contains('#') {
+        return Err(refuse(
+            "the URL has a `#`, and nothing behind it would be read; write %23 in a password",
+        ));
+    }
     let (url, common) = without_common(url)?;
     let place = place(&url)?;
     let Certificates { certificate, key, .. } = &common.certificates;
@@ -356,6 +361,8 @@ mod tests {
             ("redis://:hush@localhost/hush", "cannot be read"),
             ("redis://:hush@/0", "cannot be read"),
             ("redis://:hush@localhost?db=3", "option"),
+            ("redis://:pass#hush@localhost/1", "%23"),
+            ("redis+cluster://:hush@a#?shards=3", "%23"),
             ("redis://:hush@localhost/0?shards=3", "option"),
             ("redis+unix:///run/redis.sock?hush=1", "option"),
             (

@@ -108,6 +108,9 @@ impl Ensemble {
                     (former, opening.clone())
                 }
                 (Session::None | Session::Open(_), _) => {
+                    if matches!(&*session, Session::Open(_)) {
+                        self.lost();
+                    }
                     // The rows that are kept were read through the former session, and would keep it open.
                     self.held.clear();
                     let opening = self.way.open();
@@ -125,7 +128,12 @@ impl Ensemble {
         };
         let mut session = self.session();
         if session.opening().is_some_and(|own| own.ptr_eq(&opening)) {
-            if opened.is_ok() {
+            let is_another = |client: &Client| {
+                former
+                    .as_ref()
+                    .is_none_or(|former| former.session_id() != client.session_id())
+            };
+            if opened.as_ref().is_ok_and(is_another) {
                 tracing::info!(hosts = self.way.hosts(), "a session with ZooKeeper has begun");
                 events::note(NAME, Event::SessionBegan);
             }

@@ -29,6 +29,9 @@ pub(crate) fn read(url: &str) -> Result<Parts, LockError> {
         Some((user, rest)) => (Some(self::user(user)?), rest),
         None => (None, rest),
     };
+    if rest.contains(['?', '#']) {
+        return Err(unreadable("it has no options"));
+    }
     let (hosts, node) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     for host in hosts.split(',') {
         let (name, port) = match host.rsplit_once(':') {
@@ -121,6 +124,9 @@ mod tests {
             "zookeeper://u:hush@one:70000",
             "zookeeper://u:hush@one,,two",
             "zookeeper://hush@one",
+            "zookeeper://u:hush@one?x=1",
+            "zookeeper://u:hush@one:2181?x=1/node",
+            "zookeeper://u:hush@one#node",
             "zookeeper://:hush@one",
             "zookeeper://u:hush@one/a b",
             "zookeeper://u:hush@one/a//b",

@@ -1,7 +1,7 @@
 //! The way to the ensemble: how a session is opened, and how our nodes are made.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dblock_core::store::{StoreError, StoreErrorKind};
@@ -14,7 +14,7 @@ use uuid::Uuid;
 use zookeeper_client::SaslOptions;
 #[cfg(feature = "tls-rustls")]
 use zookeeper_client::TlsOptions;
-use zookeeper_client::{Acl, Acls, Client, CreateMode, CreateOptions, Error, MultiReadResult};
+use zookeeper_client::{Acl, Acls, Client, CreateMode, CreateOptions, Error, MultiReadResult, Stat};
 
 use crate::error;
 use crate::place::Place;
@@ -44,6 +44,8 @@ pub(crate) struct Way {
     sasl: Option<SaslOptions>,
     /// The place of the server that is asked first.
     first: AtomicUsize,
+    /// The clock's node, as it was found last. A server that was set up anew has another one.
+    clock: Arc<Mutex<Option<Stat>>>,
 }
 
 impl Clone for Way {
@@ -59,6 +61,7 @@ impl Clone for Way {
             #[cfg(feature = "sasl-digest-md5")]
             sasl: self.sasl.clone(),
             first: anywhere(),
+            clock: Arc::clone(&self.clock),
         }
     }
 }
@@ -81,6 +84,7 @@ impl Way {
             #[cfg(feature = "sasl-digest-md5")]
             sasl: None,
             first: anywhere(),
+            clock: Arc::default(),
         }
     }
 
@@ -177,25 +181,44 @@ impl Way {
         #[cfg(not(feature = "tls-rustls"))]
         let opened = connector.connect(host).await;
         let client = opened.map_err(error::of_look)?;
-        self.make_nodes(&client).await.map_err(error::of_look)?;
+        let clock = self.make_nodes(&client).await.map_err(error::of_look)?;
+        let mut known = self.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.as_ref().is_some_and(|known| !has_history(known, &clock)) {
+            let message = "a server has not the nodes that were used before, nor did it make others later: it was set up anew, \
+                           or its address is wrong; if all servers were set up anew, restart this program";
+            return Err(StoreError::new(StoreErrorKind::Unreachable, message));
+        }
+        *known = Some(clock);
+        drop(known);
         Ok((place, client))
     }
 
-    /// Makes the nodes that all locks need. The look comes first, because a write takes longer, and because
-    /// it is one that servers before 3.6 do not know.
-    async fn make_nodes(&self, client: &Client) -> Result<(), Error> {
+    /// Makes the nodes that all locks need, and finds that of the clock. The look comes first, because a write takes
+    /// longer, and because it is one that servers before 3.6 do not know.
+    async fn make_nodes(&self, client: &Client) -> Result<Stat, Error> {
         let nodes = [self.place.clock(), self.place.purges()];
-        let mut look = client.new_multi_reader();
-        for node in &nodes {
-            look.add_get_data(node)?;
-        }
-        let options = self.options(CreateMode::Persistent);
-        for (node, found) in nodes.iter().zip(look.commit().await?) {
-            if !matches!(found, MultiReadResult::Data { .. }) {
+        let look = async || {
+            let mut look = client.new_multi_reader();
+            for node in &nodes {
+                look.add_get_data(node)?;
+            }
+            look.commit().await
+        };
+        let mut found = look().await?;
+        if found
+            .iter()
+            .any(|found| !matches!(found, MultiReadResult::Data { .. }))
+        {
+            let options = self.options(CreateMode::Persistent);
+            for node in &nodes {
                 client.mkdir(node, &options).await?;
             }
+            found = look().await?;
         }
-        Ok(())
+        match found.into_iter().next() {
+            Some(MultiReadResult::Data { stat, .. }) => Ok(stat),
+            _ => Err(Error::NoNode),
+        }
     }
 
     /// How nodes are made: for those whom the access list names, else for the user of the URL or of SASL alone, else for
@@ -222,6 +245,13 @@ impl Way {
     }
 }
 
+/// Whether the server that has found the clock's node is one of those that `known` it: it is the same node, or was made
+/// in its place after `known` was read. A server that was set up anew counts its writes from the first again.
+fn has_history(known: &Stat, found: &Stat) -> bool {
+    let is_same = (known.czxid, known.ctime) == (found.czxid, found.ctime);
+    is_same || found.czxid > known.mzxid
+}
+
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt as _;
@@ -241,5 +271,27 @@ mod tests {
         let opened = timeout(SESSION * 2 / 5, way.connect()).await;
         opened.expect("before the silent one is taken for gone").unwrap();
         assert!(silent.accept().now_or_never().is_some(), "it was asked first");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_was_set_up_anew_is_not_used() {
+        let Some(place) = Place::new() else { return };
+        let way = Way::new(url::read(&place.url).unwrap());
+        let client = way.connect().await.unwrap();
+        let clock = way.clock.lock().unwrap().unwrap();
+        // The count of a server that has forgotten the ensemble's writes.
+        let of_more_writes = Stat {
+            czxid: clock.czxid + (1 << 40),
+            mzxid: clock.mzxid + (1 << 40),
+            ..clock
+        };
+        *way.clock.lock().unwrap() = Some(of_more_writes);
+        let refused = way.clone().connect().await.unwrap_err();
+        assert_eq!(refused.kind(), StoreErrorKind::Unreachable, "{refused}");
+        assert!(refused.to_string().contains("set up anew"), "{refused}");
+
+        *way.clock.lock().unwrap() = Some(clock);
+        client.delete(&way.place.clock(), None).await.unwrap();
+        way.connect().await.expect("the nodes were deleted by hand");
     }
 }
