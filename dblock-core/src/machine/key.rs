@@ -1,7 +1,7 @@
 //! One key: everything that a process knows and decides about it, as a machine without I/O.
 //!
 //! Callers call it, [`handle_…`](Machine::handle_answer) takes what arrives, and
-//! [`poll_…`](Machine::poll_reply) says what is to be done then. At most one request for a key is on its way.
+//! [`poll_…`](Machine::poll_replies) says what is to be done then. At most one request for a key is on its way.
 //! Each call runs `advance` first and last. `advance` ends a lease whose time is over, and lets the next
 //! caller enter.
 //!
@@ -23,7 +23,7 @@ mod queue;
 mod requests;
 mod turns;
 
-use std::collections::VecDeque;
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,8 +62,8 @@ pub struct Machine<A, C> {
     on_its_way: Option<OnItsWay>,
     listed: Listed,
     look_at: Option<Time>,
-    notes: VecDeque<Note>,
-    replies: VecDeque<Reply<A, C>>,
+    notes: Vec<Note>,
+    replies: Vec<Reply<A, C>>,
 }
 
 /// The kind of request that this key has asked the dispatcher to send.
@@ -117,8 +117,8 @@ impl<A, C> Machine<A, C> {
             on_its_way: None,
             listed: Listed::No,
             look_at: None,
-            notes: VecDeque::new(),
-            replies: VecDeque::new(),
+            notes: Vec::new(),
+            replies: Vec::new(),
         }
     }
 
@@ -164,7 +164,7 @@ impl<A, C> Machine<A, C> {
 
     /// Moves the notes and replies of `held` to the machine's own queues.
     fn hear(&mut self) {
-        if let Some(held) = &mut self.held {
+        if let Some(held) = self.held.as_mut().filter(|held| held.has_said()) {
             self.notes.extend(held.take_notes());
             let replies = held.take_replies();
             self.replies
@@ -175,7 +175,7 @@ impl<A, C> Machine<A, C> {
     /// Queues a reply behind those that `held` made earlier.
     fn reply(&mut self, reply: Reply<A, C>) {
         self.hear();
-        self.replies.push_back(reply);
+        self.replies.push(reply);
     }
 
     // ── What callers want ────────────────────────────────────────────────────────────────────────────
@@ -458,14 +458,14 @@ impl<A, C> Machine<A, C> {
 
     // ── What is to be done ───────────────────────────────────────────────────────────────────────────
 
-    /// An entry for the log or for metrics. To be asked for before [`poll_reply`](Self::poll_reply), so that a
-    /// caller finds its own step in the log.
-    pub fn poll_note(&mut self) -> Option<Note> {
-        self.notes.pop_front()
+    /// The new entries for the log and for metrics. To be asked for before [`poll_replies`](Self::poll_replies), so that
+    /// a caller finds its own step in the log.
+    pub fn poll_notes(&mut self) -> Vec<Note> {
+        mem::take(&mut self.notes)
     }
 
-    pub fn poll_reply(&mut self) -> Option<Reply<A, C>> {
-        self.replies.pop_front()
+    pub fn poll_replies(&mut self) -> Vec<Reply<A, C>> {
+        mem::take(&mut self.replies)
     }
 
     /// The key has a request of this kind, and is not listed for it yet.

@@ -1,7 +1,7 @@
 //! The engine's thread: it sends requests and receives wake-ups.
 
+use std::mem;
 use std::time::Duration;
-use std::{iter, mem};
 
 use dblock_core::machine::dispatch::time_limit;
 use dblock_core::machine::env::{Env, Time};
@@ -10,7 +10,7 @@ use dblock_core::machine::out::Note;
 use dblock_core::store::Kind;
 
 use crate::plan::{MS, US};
-use crate::process::{Cell, Chance, Machine, Reply};
+use crate::process::{Cell, Chance, Machine};
 use crate::show;
 use crate::world::{Phase, What, World, tell};
 
@@ -181,8 +181,8 @@ impl World {
         };
         let machine = &mut process.cells[key].machine;
         let answer = does(machine, &mut env);
-        let notes: Vec<Note> = iter::from_fn(|| machine.poll_note()).collect();
-        let replies: Vec<Reply> = iter::from_fn(|| machine.poll_reply()).collect();
+        let notes = machine.poll_notes();
+        let replies = machine.poll_replies();
         let (ready, look_at) = (machine.poll_ready(), machine.poll_timeout());
         let must_look_by = machine.must_look_by();
         let (wants_wake_ups, idle) = (machine.wants_wake_ups(), machine.is_idle());

@@ -88,11 +88,14 @@ impl<A, C> Machine<A, C> {
     /// Refuses the adoptions whose timeout has passed, and those of a key that this process holds: its row does
     /// not name a ticket.
     pub(super) fn refuse_adoptions(&mut self, now: Time) {
+        if self.adopting.is_empty() {
+            return;
+        }
         let is_held = self.held.as_ref().is_some_and(Held::is_held);
-        let (over, stay) = std::mem::take(&mut self.adopting)
-            .into_iter()
-            .partition(|adoption| is_held || adoption.deadline().is_some_and(|deadline| deadline <= now));
-        self.adopting = stay;
+        let is_over = |adoption: &mut Adoption<A>| {
+            is_held || adoption.deadline().is_some_and(|deadline| deadline <= now)
+        };
+        let over: Vec<_> = self.adopting.extract_if(.., is_over).collect();
         for adoption in over {
             let refusal = if is_held {
                 Refusal::TicketOver
@@ -105,10 +108,8 @@ impl<A, C> Machine<A, C> {
 
     /// At a shutdown: all, or those that hold no other lock.
     pub(super) fn refuse_all_adoptions(&mut self, nested_too: bool, now: Time) {
-        let (over, stay) = std::mem::take(&mut self.adopting)
-            .into_iter()
-            .partition(|adoption| nested_too || !adoption.waiter.call.nested);
-        self.adopting = stay;
+        let is_over = |adoption: &mut Adoption<A>| nested_too || !adoption.waiter.call.nested;
+        let over: Vec<_> = self.adopting.extract_if(.., is_over).collect();
         for adoption in over {
             self.refuse_adoption(adoption, Refusal::Shutdown, now);
         }

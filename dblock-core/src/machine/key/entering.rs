@@ -254,7 +254,7 @@ impl<A, C> Machine<A, C> {
     fn entered(&mut self, ownership: &Arc<Ownership>, since: Time, now: Time) {
         if self.asking.was_busy_after(since) {
             let waited = Note::Waited(Arc::clone(ownership), now.since(since));
-            self.notes.push_back(waited);
+            self.notes.push(waited);
         }
         self.asking.granted(now);
     }

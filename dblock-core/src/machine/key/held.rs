@@ -257,6 +257,11 @@ impl<C> Held<C> {
         self.notes.drain(..)
     }
 
+    /// There are new notes or replies.
+    pub(super) fn has_said(&self) -> bool {
+        !self.notes.is_empty() || !self.confirmations.replies.is_empty()
+    }
+
     /// The replies to callers that waited for a confirmation.
     pub(super) fn take_replies(&mut self) -> impl Iterator<Item = (C, Result<(), Unconfirmed>)> {
         self.confirmations.replies.drain(..)

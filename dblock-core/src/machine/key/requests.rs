@@ -431,7 +431,7 @@ impl<A, C> Machine<A, C> {
     fn note_taken_over(&mut self, former: Option<Holder>) {
         if let Some((held, former)) = self.held.as_ref().zip(former) {
             self.notes
-                .push_back(Note::TakenOver(Arc::clone(held.current()), former));
+                .push(Note::TakenOver(Arc::clone(held.current()), former));
         }
     }
 

@@ -91,7 +91,7 @@ impl Process {
             random: &mut self.numbers,
         };
         let answer = does(&mut self.machine, &mut env);
-        self.notes = std::iter::from_fn(|| self.machine.poll_note()).collect();
+        self.notes = self.machine.poll_notes();
         if let Some(by) = self.machine.must_look_by() {
             let looks = self.machine.poll_timeout();
             assert!(
@@ -100,7 +100,7 @@ impl Process {
             );
         }
         let mut said = Vec::new();
-        while let Some(reply) = self.machine.poll_reply() {
+        for reply in self.machine.poll_replies() {
             said.push(match reply {
                 Reply::Granted(waiter, ownership) => {
                     let text = format!("{} has {}", waiter.to, ownership.fence_token);

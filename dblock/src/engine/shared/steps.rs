@@ -1,10 +1,10 @@
 //! Calls of the keys' machines, and carrying out what they want done then.
 
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
-use std::{iter, mem};
 
 use dblock_core::machine::env::{Env, Random, Time};
 use dblock_core::machine::key::{NotClosed, Transmit};
@@ -128,8 +128,8 @@ impl Shared {
         self.count(state);
         let said = broken.as_deref_mut().unwrap_or(&mut state.machine);
         let mut out = Out {
-            notes: iter::from_fn(|| said.poll_note()).collect(),
-            replies: iter::from_fn(|| said.poll_reply()).collect(),
+            notes: said.poll_notes(),
+            replies: said.poll_replies(),
             ready: said.poll_ready(),
             look_at: said.poll_timeout(),
             wants_wake_ups: said.wants_wake_ups(),
@@ -193,13 +193,13 @@ impl Shared {
         // Before the replies, so that a caller finds its own step in the log.
         let is_of_watchers = |note: &Note| matches!(note, Note::Lost(..) | Note::Revoked(..));
         let watchers_must_know = out.notes.iter().any(is_of_watchers);
-        for note in out.notes.drain(..) {
+        for note in mem::take(&mut out.notes) {
             self.report().note(note);
         }
         if watchers_must_know {
             cell.tell();
         }
-        for reply in out.replies.drain(..) {
+        for reply in mem::take(&mut out.replies) {
             self.reply(cell, reply, resumption.map(Resuming::new));
         }
         if out.wants_wake_ups {
