@@ -3,7 +3,7 @@
 //! - [`machine`](dblock_core::machine) decides, one machine a key, without I/O.
 //! - [`cells`] keeps the machines.
 //! - [`shared`] calls them, carries out what they want done, and schedules what is to be sent and looked at.
-//! - [`handle`], [`acquire`], [`asked`], [`turn`], [`hold`] and [`lease`] are what the manager and its guards call. Callers step a
+//! - [`handle`], [`acquire`], [`turn`], [`hold`] and [`lease`] are what the manager and its guards call. Callers step a
 //!   machine themselves when they acquire, enter, leave, give up, or ask for a fence check or another ttl.
 //!   None of their futures ever drives a statement.
 //! - [`driver`] sends the requests and feeds the answers back. It has a thread of its own, so that nothing
@@ -11,7 +11,6 @@
 //!   once, in memory, is asked in the caller's own thread.
 
 mod acquire;
-mod asked;
 mod cells;
 mod clock;
 mod driver;
@@ -19,7 +18,6 @@ mod handle;
 mod hold;
 mod lease;
 mod report;
-mod resumption;
 mod shared;
 mod sync;
 mod turn;

@@ -1,21 +1,23 @@
 //! How a lock is acquired: the caller steps the machine itself, and waits for its answer.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use dblock_core::machine::call::Call;
-use dblock_core::machine::env::Env;
+use dblock_core::machine::call::{Call, Takes};
+use dblock_core::machine::env::{Env, Time};
+use dblock_core::machine::out::Turn;
+use dblock_core::machine::ownership::Ownership;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::asked::Asked;
-use super::cells::{Machine, ToAcquire};
+use super::cells::{Acquired, Cell, Given, Machine, ToAcquire};
 use super::handle::EngineHandle;
 use super::hold::Hold;
+use super::lease::Lease;
 use super::shared::Unscheduled;
-use super::turn::Entered;
 use crate::Key;
 use crate::LockError;
 use crate::meter::{AcquireOutcome, Site};
@@ -31,21 +33,6 @@ impl EngineHandle {
     ) -> impl Future<Output = Result<Hold, LockError>> {
         let mut asked = self.ask_alone(key, call, Machine::acquire);
         async move { waits_for(&mut asked)?.hold().await }
-    }
-
-    /// As [`acquire`](Self::acquire), for a caller whose transaction can take the key itself: where nobody holds it,
-    /// the caller gets its turn to try.
-    #[cfg_attr(
-        not(feature = "sql"),
-        allow(dead_code, reason = "only transactions take keys")
-    )]
-    pub(crate) fn acquire_or_turn(
-        &self,
-        key: &Key,
-        call: Arc<Call>,
-    ) -> impl Future<Output = Result<Entered, LockError>> {
-        let mut asked = self.ask_alone(key, call, Machine::acquire);
-        async move { waits_for(&mut asked)?.entered().await }
     }
 
     /// Adopts the ticket with this lease. Dropping the future at any point leaves no lock behind.
@@ -110,7 +97,38 @@ impl EngineHandle {
         (holds, None)
     }
 
-    fn ask_alone<N: Into<Option<u64>>>(
+    /// A caller whose turn is over waits for a lease, in its own place. No caller takes the key before `no_turns_for`
+    /// has passed.
+    pub(super) async fn come_back(
+        &self,
+        of_key: &Arc<Cell>,
+        turn: Turn,
+        call: &Call,
+        since: Time,
+        no_turns_for: Duration,
+    ) -> Result<Hold, LockError> {
+        let mut call = call.clone();
+        call.takes = Takes::No;
+        let call = Arc::new(call);
+        let (to, answer) = oneshot::channel();
+        let asks = Arc::clone(&call);
+        if let Some(refused) = self.refuses(&call, &self.site(call.options.function), of_key.key()) {
+            self.shared
+                .step(of_key, |machine, env| machine.end_turn(env, turn.number));
+            return Err(refused);
+        }
+        let came = self.shared.step(of_key, |machine, env| {
+            machine.come_back(env, turn.number, asks, since, to, no_turns_for);
+        });
+        if came.is_none() {
+            // Nobody wanted the key any more, so it was forgotten.
+            return self.acquire(of_key.key(), call).await;
+        }
+        let mut asked = Asked::new(self, Arc::clone(of_key), Some(turn.number), answer, call, since);
+        asked.hold().await
+    }
+
+    pub(super) fn ask_alone<N: Into<Option<u64>>>(
         &self,
         key: &Key,
         call: Arc<Call>,
@@ -149,7 +167,7 @@ impl EngineHandle {
     }
 
     /// Why a caller may not ask for a lock at all.
-    pub(super) fn refuses(&self, call: &Call, site: &Site, key: &Key) -> Option<LockError> {
+    fn refuses(&self, call: &Call, site: &Site, key: &Key) -> Option<LockError> {
         let shared = &self.shared;
         let stops =
             shared.stopping.load(Ordering::Acquire) && !call.nested || shared.stopped.load(Ordering::Acquire);
@@ -157,8 +175,107 @@ impl EngineHandle {
     }
 }
 
+/// An acquire that waits for its answer. Dropping it gives it up.
+pub(super) struct Asked<'a> {
+    pub(super) engine: &'a EngineHandle,
+    pub(super) of_key: Arc<Cell>,
+    answered: bool,
+    /// Its number in the wait queue. `None` if it was answered at once.
+    number: Option<u64>,
+    answer: oneshot::Receiver<Acquired>,
+    pub(super) call: Arc<Call>,
+    site: Site,
+    pub(super) since: Time,
+}
+
+impl<'a> Asked<'a> {
+    fn new(
+        engine: &'a EngineHandle,
+        of_key: Arc<Cell>,
+        number: Option<u64>,
+        answer: oneshot::Receiver<Acquired>,
+        call: Arc<Call>,
+        since: Time,
+    ) -> Self {
+        let site = engine.site(call.options.function);
+        Self {
+            engine,
+            of_key,
+            answered: false,
+            number,
+            answer,
+            call,
+            site,
+            since,
+        }
+    }
+
+    /// The lock, or a turn to take it.
+    pub(super) async fn given(&mut self) -> Result<Given, LockError> {
+        let mut waiting = None;
+        let answer = poll_fn(|context| {
+            let polled = Pin::new(&mut self.answer).poll(context);
+            if polled.is_pending() {
+                waiting.get_or_insert_with(|| self.site.waits());
+            }
+            polled
+        });
+        let answer = answer.await;
+        self.answered = true;
+        if let Ok((given, _)) = answer {
+            return given;
+        }
+        self.site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
+        Err(LockError::shutdown(Some(self.of_key.key().to_typed())))
+    }
+
+    /// The lock, with a lease.
+    async fn hold(&mut self) -> Result<Hold, LockError> {
+        match self.given().await? {
+            Given::Lock(ownership) => Ok(self.held(ownership)),
+            // Only a call that takes gets one.
+            Given::Turn(turn) => {
+                let comes_back =
+                    self.engine
+                        .come_back(&self.of_key, turn, &self.call, self.since, Duration::ZERO);
+                Box::pin(comes_back).await
+            }
+        }
+    }
+
+    pub(super) fn held(&self, ownership: Arc<Ownership>) -> Hold {
+        let lease = Lease::new(
+            Arc::clone(&self.engine.shared),
+            Arc::clone(&self.of_key),
+            ownership,
+        );
+        Hold::granted(lease, self.engine.clone())
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        if self.answered {
+            return;
+        }
+        let shared = &self.engine.shared;
+        // From here on a grant goes back to who sends it.
+        self.answer.close();
+        if let Ok((Ok(given), _)) = self.answer.try_recv() {
+            shared.give_back(&self.of_key, given);
+        }
+        let waited = self.engine.now().since(self.since);
+        self.site.acquire_ended(AcquireOutcome::Dropped, waited);
+        if let Some(number) = self.number {
+            shared.step(&self.of_key, |machine, env| machine.give_up(env, number));
+        }
+    }
+}
+
 /// Borrowed, because a future that moved it would have it twice.
-fn waits_for<'a, 'e>(asked: &'a mut Result<Asked<'e>, LockError>) -> Result<&'a mut Asked<'e>, LockError> {
+pub(super) fn waits_for<'a, 'e>(
+    asked: &'a mut Result<Asked<'e>, LockError>,
+) -> Result<&'a mut Asked<'e>, LockError> {
     asked
         .as_mut()
         .map_err(|refused| std::mem::replace(refused, LockError::shutdown(None)))

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::{Entry, RandomState};
+use std::fmt;
 use std::hash::BuildHasher;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use dblock_core::machine::dispatch::MAX_BATCH;
@@ -12,7 +13,6 @@ use dblock_core::machine::out::{self, Turn, Unconfirmed};
 use dblock_core::machine::ownership::Ownership;
 use tokio::sync::oneshot;
 
-use super::resumption::Resuming;
 use super::sync::{AtomicU64, Mutex, MutexGuard, Notify};
 use crate::Key;
 use crate::LockError;
@@ -36,6 +36,57 @@ pub(super) type Machine = key::Machine<ToAcquire, ToConfirm>;
 pub(super) type Waiter = out::Waiter<ToAcquire>;
 pub(super) type Confirm = key::Confirm<ToConfirm>;
 pub(super) type Reply = out::Reply<ToAcquire, ToConfirm>;
+
+/// The callers that a batch has answered and that do not run yet. They are likely to send a request at once,
+/// so the next batch waits a moment for them.
+pub(super) struct Resumption {
+    callers: AtomicUsize,
+    /// A batch is waiting for them.
+    waited_for: AtomicBool,
+    /// Wakes the driver.
+    wake: Arc<Notify>,
+}
+
+impl Resumption {
+    pub(super) fn new(wake: &Arc<Notify>) -> Arc<Self> {
+        Arc::new(Self {
+            callers: AtomicUsize::new(0),
+            waited_for: AtomicBool::new(false),
+            wake: Arc::clone(wake),
+        })
+    }
+
+    /// Whether to wait: some callers do not run yet. The last of them wakes the driver.
+    pub(super) fn wait(&self) -> bool {
+        self.waited_for.store(true, Ordering::SeqCst);
+        self.callers.load(Ordering::SeqCst) > 0
+    }
+}
+
+/// One of the callers.
+pub(crate) struct Resuming(Arc<Resumption>);
+
+impl Resuming {
+    pub(super) fn new(resumption: &Arc<Resumption>) -> Self {
+        resumption.callers.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(resumption))
+    }
+}
+
+impl Drop for Resuming {
+    fn drop(&mut self) {
+        let last = self.0.callers.fetch_sub(1, Ordering::SeqCst) == 1;
+        if last && self.0.waited_for.load(Ordering::SeqCst) {
+            self.0.wake.notify_one();
+        }
+    }
+}
+
+impl fmt::Debug for Resuming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Resuming")
+    }
+}
 
 /// Number of maps that the keys are spread over, so that none of the maps is locked for long.
 const SHARDS: usize = if cfg!(all(test, dblock_loom)) { 1 } else { 64 };

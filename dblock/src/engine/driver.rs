@@ -20,9 +20,9 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use self::listener::{Listener, ListenerEvent};
 use self::stop::Stop;
-use super::cells::{Cell, Machine};
+use super::cells::{Cell, Machine, Resumption};
 use super::handle::{Command, Permits};
-use super::resumption::Resumption;
+
 use super::shared::Shared;
 use crate::store::{Outcome, Request, Store, StoreError, StoreErrorKind};
 

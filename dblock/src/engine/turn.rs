@@ -1,21 +1,20 @@
 //! A caller's turn to take a key in its own transaction, without a lease.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dblock_core::machine::call::Takes;
 use dblock_core::machine::out::Turn;
-use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::asked::Asked;
-use super::cells::{Cell, Given};
+use super::acquire::{Asked, waits_for};
+use super::cells::{Cell, Given, Machine};
 use super::handle::EngineHandle;
 use super::hold::Hold;
 use super::lease::Lease;
-use crate::LockError;
 use crate::engine::{Call, Time};
 use crate::meter::{AcquireOutcome, Site};
+use crate::{Key, LockError};
 
 /// What an acquire came to.
 #[cfg_attr(
@@ -26,6 +25,23 @@ pub(crate) enum Entered {
     Hold(Hold),
     /// Only for a caller that [takes](Call::takes).
     Turn(TurnToTake),
+}
+
+impl EngineHandle {
+    /// As [`acquire`](Self::acquire), for a caller whose transaction can take the key itself: where nobody holds it,
+    /// the caller gets its turn to try.
+    #[cfg_attr(
+        not(feature = "sql"),
+        allow(dead_code, reason = "only transactions take keys")
+    )]
+    pub(crate) fn acquire_or_turn(
+        &self,
+        key: &Key,
+        call: Arc<Call>,
+    ) -> impl Future<Output = Result<Entered, LockError>> {
+        let mut asked = self.ask_alone(key, call, Machine::acquire);
+        async move { waits_for(&mut asked)?.entered().await }
+    }
 }
 
 /// A caller's turn to take a key in its transaction. Until it is over, no other caller of this process tries.
@@ -92,26 +108,10 @@ impl TurnToTake {
 
     /// Waits for a lease, in the caller's own place. No caller takes the key before `no_turns_for` has passed.
     pub(crate) async fn for_lease(mut self, no_turns_for: Duration) -> Result<Hold, LockError> {
-        let mut call = (*self.call).clone();
-        call.takes = Takes::No;
-        let call = Arc::new(call);
-        let (to, answer) = oneshot::channel();
-        let (number, since, asks) = (self.turn.number, self.since, Arc::clone(&call));
         self.open = false;
-        if let Some(refused) = self.engine.refuses(&call, &self.site, self.cell.key()) {
-            self.end();
-            return Err(refused);
-        }
-        let engine = self.engine.clone();
-        let came = engine.shared.step(&self.cell, |machine, env| {
-            machine.come_back(env, number, asks, since, to, no_turns_for);
-        });
-        if came.is_none() {
-            // Nobody wanted the key any more, so it was forgotten.
-            return engine.acquire(&self.cell.key().clone(), call).await;
-        }
-        let mut asked = Asked::new(&engine, Arc::clone(&self.cell), Some(number), answer, call, since);
-        asked.hold().await
+        self.engine
+            .come_back(&self.cell, self.turn, &self.call, self.since, no_turns_for)
+            .await
     }
 
     /// The transaction has taken the key with this token. Gives the turn back when it was over before: then the
@@ -142,17 +142,8 @@ impl Drop for TurnToTake {
 }
 
 impl Asked<'_> {
-    /// The lock, with a lease.
-    pub(super) async fn hold(&mut self) -> Result<Hold, LockError> {
-        match self.given().await? {
-            Given::Lock(ownership) => Ok(self.held(ownership)),
-            // Only a call that takes gets one.
-            Given::Turn(turn) => Box::pin(self.to_take(turn).for_lease(Duration::ZERO)).await,
-        }
-    }
-
     /// What the acquire came to.
-    pub(super) async fn entered(&mut self) -> Result<Entered, LockError> {
+    async fn entered(&mut self) -> Result<Entered, LockError> {
         Ok(match self.given().await? {
             Given::Lock(ownership) => Entered::Hold(self.held(ownership)),
             Given::Turn(turn) => Entered::Turn(self.to_take(turn)),

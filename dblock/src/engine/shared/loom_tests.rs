@@ -13,8 +13,8 @@ use uuid::Uuid;
 
 use super::*;
 use crate::LockOptions;
+use crate::engine::cells::Resumption;
 use crate::engine::driver::Driver;
-use crate::engine::resumption::Resumption;
 use crate::engine::sync::in_every_order;
 use crate::engine::{Call, EngineHandle, Hold, Unconfirmed};
 use crate::store::MemoryStore;

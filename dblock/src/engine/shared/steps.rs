@@ -14,8 +14,7 @@ use futures_util::FutureExt as _;
 use uuid::Uuid;
 
 use super::{Shared, Unscheduled};
-use crate::engine::cells::{Cell, Confirm, Given, Machine, Reply, State, Waiter, lock};
-use crate::engine::resumption::{Resuming, Resumption};
+use crate::engine::cells::{Cell, Confirm, Given, Machine, Reply, Resuming, Resumption, State, Waiter, lock};
 use crate::store::{Kind, Outcome, StoreError, StoreErrorKind};
 use crate::{Key, LostReason};
 
