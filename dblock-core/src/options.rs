@@ -205,15 +205,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn defaults_are_valid() {
-        assert!(LockOptions::new().check().is_ok());
+    fn defaults_and_bounds_are_valid() {
+        let longest = LockOptions::MAX_DURATION;
+        for good in [
+            LockOptions::new(),
+            LockOptions::new().ttl(LockOptions::MIN_TTL),
+            LockOptions::new().ttl(longest).wait(longest),
+            LockOptions::new().max_hold(longest).hold_min(longest),
+        ] {
+            assert!(good.check().is_ok(), "{good:?}");
+        }
     }
 
     #[test]
     fn options_are_set_one_by_one() {
         let options = LockOptions::new().wait_forever().on_lost(OnLost::Signal);
         assert_eq!((options.wait, options.on_lost), (Wait::Forever, OnLost::Signal));
-        assert_eq!(options.ttl(Duration::from_secs(2)).wait, Wait::Forever);
+        let options = options.function("app::settle").ttl(Duration::from_secs(2));
+        assert_eq!(
+            (options.wait, options.function),
+            (Wait::Forever, Some("app::settle"))
+        );
     }
 
     #[test]

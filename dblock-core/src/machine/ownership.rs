@@ -129,32 +129,62 @@ impl Ownership {
     }
 }
 
-#[cfg(all(test, dblock_loom))]
-mod loom_tests {
-    use loom::thread;
-
+#[cfg(test)]
+mod tests {
     use super::*;
     use crate::LockOptions;
-    use crate::sync::in_every_order;
+    use crate::machine::call::Takes;
 
-    fn at(nanos: u64) -> Time {
+    pub(super) fn at(nanos: u64) -> Time {
         Time::from_nanos(nanos)
     }
 
     /// An ownership that ends at 10.
-    fn ownership() -> Arc<Ownership> {
+    pub(super) fn ownership(options: LockOptions) -> Ownership {
         let call = Call {
             owner: Uuid::nil(),
             holder: "h".into(),
-            options: LockOptions::new(),
+            options,
             deadline: None,
             nested: false,
-            takes: crate::machine::call::Takes::No,
+            takes: Takes::No,
             begin: None,
         };
         let key = Key::new(None, "k").unwrap();
-        Arc::new(Ownership::new(key, Arc::new(call), Uuid::nil(), 1, at(0), at(10)))
+        Ownership::new(key, Arc::new(call), Uuid::nil(), 1, at(0), at(10))
     }
+
+    #[cfg(not(dblock_loom))]
+    #[test]
+    fn the_first_end_gives_the_reason() {
+        let of_max_hold = |nanos| ownership(LockOptions::new().max_hold(Duration::from_nanos(nanos)));
+        assert_eq!(of_max_hold(5).look(at(5)), (Some(LostReason::MaxHold), true));
+        assert_eq!(of_max_hold(20).look(at(11)), (Some(LostReason::Expired), true));
+        let revoked = ownership(LockOptions::new());
+        revoked.mark_revoked();
+        assert_eq!(revoked.look(at(9)), (None, false));
+        assert_eq!(revoked.look(at(11)), (Some(LostReason::Revoked), true));
+        assert_eq!(revoked.look(at(12)), (Some(LostReason::Revoked), false));
+    }
+
+    #[cfg(not(dblock_loom))]
+    #[test]
+    fn it_is_held_until_its_end() {
+        let ownership = ownership(LockOptions::new());
+        assert_eq!(ownership.held_for(at(7)), Duration::from_nanos(7));
+        assert!(ownership.end(LostReason::Gone, at(9)));
+        assert_eq!(ownership.held_for(at(20)), Duration::from_nanos(9));
+    }
+}
+
+#[cfg(all(test, dblock_loom))]
+mod loom_tests {
+    use loom::thread;
+
+    use super::tests::{at, ownership};
+    use super::*;
+    use crate::LockOptions;
+    use crate::sync::in_every_order;
 
     /// Runs a closure on a thread of its own.
     fn spawn<T: 'static>(
@@ -168,7 +198,7 @@ mod loom_tests {
     #[test]
     fn one_tells_of_a_loss_and_all_name_its_reason() {
         in_every_order(|| {
-            let ownership = ownership();
+            let ownership = Arc::new(ownership(LockOptions::new()));
             let body = spawn(&ownership, |own| own.look(at(11)));
             let other_body = spawn(&ownership, |own| own.look(at(12)));
             let gone = ownership.end(LostReason::Gone, at(9));
@@ -187,7 +217,7 @@ mod loom_tests {
     #[test]
     fn whoever_sees_the_revocation_sees_the_deadline_that_came_with_it() {
         in_every_order(|| {
-            let ownership = ownership();
+            let ownership = Arc::new(ownership(LockOptions::new()));
             let extended = spawn(&ownership, |own| {
                 own.move_deadline(at(20), at(9));
                 own.mark_revoked();

@@ -178,3 +178,57 @@ impl Outcome {
         Self::Queued { holder, next_ttl }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_gets_the_fields_that_it_has() {
+        let second = Duration::from_secs(1);
+        let former = Some(Holder::new(Uuid::nil(), "h", 3, second));
+        let all = |outcome: Outcome| {
+            outcome
+                .with_taken_over(former.clone())
+                .with_wanted(true)
+                .with_revoked(true)
+                .with_recorded(true)
+        };
+        let granted = Outcome::Granted {
+            fence_token: 7,
+            remaining: second,
+            taken_over: former.clone(),
+            wanted: true,
+            recorded: true,
+        };
+        assert_eq!(all(Outcome::granted(7, second)), granted);
+        let extended = Outcome::Extended {
+            remaining: second,
+            revoked: true,
+            wanted: true,
+        };
+        assert_eq!(all(Outcome::extended(second)), extended);
+        assert_eq!(all(Outcome::Lost), Outcome::Lost);
+    }
+
+    #[test]
+    fn what_is_not_given_is_none() {
+        let second = Duration::from_secs(1);
+        let plain = Outcome::Granted {
+            fence_token: 7,
+            remaining: second,
+            taken_over: None,
+            wanted: false,
+            recorded: false,
+        };
+        assert_eq!(Outcome::granted(7, second), plain);
+        let plain = Outcome::Extended {
+            remaining: second,
+            revoked: false,
+            wanted: false,
+        };
+        assert_eq!(Outcome::extended(second), plain);
+        let next = Some(Key::new(None, "k").unwrap());
+        assert_eq!(Purged::new(3, next.clone()), Purged { rows: 3, next });
+    }
+}

@@ -117,11 +117,21 @@ impl Error for StoreError {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::*;
 
     #[test]
     fn a_message_is_one_line() {
         let error = StoreError::new(StoreErrorKind::Other, "FATAL: no\nHINT: more\n");
         assert_eq!(error.to_string(), "FATAL: no; HINT: more");
+    }
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let denied = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let told = with_causes("db error".to_owned(), Some(&denied()));
+        assert_eq!(told, format!("db error: {}", denied()));
+        assert_eq!(with_causes(told.clone(), Some(&denied())), told);
     }
 }

@@ -162,3 +162,76 @@ impl Default for InspectFilter {
         Self::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::store::clock::Timestamp;
+
+    /// A row with this key, that is held since `held_since`, and that somebody waits for.
+    fn row(key: &str, held_since: Option<i64>, wanted: bool) -> LockRow {
+        let now = Timestamp::from_micros(1_000);
+        let later = now + Duration::from_secs(1);
+        let mut row = LockRow::new(Key::new(None, key).unwrap(), now);
+        if let Some(micros) = held_since {
+            row.reentrant_count = 1;
+            row.expire_at = later;
+            row.acquired_at = Timestamp::from_micros(micros);
+        }
+        if wanted {
+            row.wanted_until = later;
+        }
+        row
+    }
+
+    fn listed(filter: &InspectFilter) -> String {
+        let rows = [
+            row("ab", Some(3), false),
+            row("b", Some(1), false),
+            row("ad", Some(2), true),
+            row("ac", None, true),
+            row("aa", Some(1), true),
+        ];
+        let keys: Vec<_> = filter
+            .select(rows)
+            .into_iter()
+            .map(|row| row.key.to_string())
+            .collect();
+        keys.join(" ")
+    }
+
+    #[test]
+    fn a_filter_selects_rows_and_orders_them() {
+        let all = InspectFilter::new;
+        let behind = |key, held_since, wanted| row(key, held_since, wanted).position();
+        assert_eq!(listed(&all()), "aa ab ad b");
+        assert_eq!(listed(&all().prefix("a")), "aa ab ad");
+        assert_eq!(listed(&all().include_free()), "aa ab ac ad b");
+        assert_eq!(listed(&all().limit(2)), "aa ab");
+        assert_eq!(listed(&all().after(behind("ab", None, false))), "ad b");
+        let urgent = all().include_free().urgent_first();
+        assert_eq!(listed(&urgent), "aa ad b ab ac");
+        assert_eq!(listed(&urgent.after(behind("ad", Some(2), true))), "b ab ac");
+    }
+
+    #[test]
+    fn a_store_reads_what_was_set() {
+        let of_all = InspectFilter::default();
+        assert_eq!((of_all.get_prefix(), of_all.get_limit()), ("", 1_000));
+        assert!(!of_all.get_include_free() && !of_all.get_urgent_first());
+        assert_eq!((of_all.get_after(), of_all.first_key()), (None, ""));
+        let after = row("b", None, false).position();
+        let filter = of_all
+            .prefix("a")
+            .limit(7)
+            .include_free()
+            .urgent_first()
+            .after(after.clone());
+        assert_eq!((filter.get_prefix(), filter.get_limit()), ("a", 7));
+        assert!(filter.get_include_free() && filter.get_urgent_first());
+        assert_eq!((filter.get_after(), filter.first_key()), (Some(&after), "b"));
+        assert_eq!(filter.prefix("c").first_key(), "c");
+    }
+}

@@ -314,4 +314,74 @@ mod tests {
         assert_eq!(error.kind(), StoreErrorKind::Schema);
         assert!(error.to_string().contains("upgrade the dblock crate"), "{error}");
     }
+
+    #[test]
+    fn a_record_tells_the_run_together_with_the_lock() {
+        let now = Timestamp::from_micros(5);
+        let record = |state| Record::new(Key::new(None, "k").unwrap(), state, now);
+        for (state, has_lock, told, word, counts) in [
+            (
+                RecordState::Processing,
+                true,
+                RunState::Running,
+                "running",
+                Some(true),
+            ),
+            (
+                RecordState::Processing,
+                false,
+                RunState::Crashed,
+                "crashed",
+                Some(false),
+            ),
+            (
+                RecordState::Succeeded,
+                false,
+                RunState::Succeeded,
+                "succeeded",
+                None,
+            ),
+            (RecordState::Failed, true, RunState::Failed, "failed", None),
+        ] {
+            let listed = record(state).listed(has_lock);
+            assert_eq!((listed.run_state(), listed.has_lock), (told, counts));
+            assert_eq!(
+                (told.as_str(), told.has_lock(), told.recorded()),
+                (word, counts, state)
+            );
+        }
+        assert_eq!(
+            record(RecordState::Processing).run_state(),
+            RunState::Running,
+            "not listed"
+        );
+    }
+
+    #[test]
+    fn an_outcome_is_forgotten_when_its_time_is_over() {
+        let at = Timestamp::from_micros;
+        let is_forgotten = |state, keep_until| {
+            let mut record = Record::new(Key::new(None, "k").unwrap(), state, at(5));
+            record.keep_until = at(keep_until);
+            record.is_forgotten()
+        };
+        assert!(is_forgotten(RecordState::Succeeded, 5) && is_forgotten(RecordState::Failed, 4));
+        assert!(!is_forgotten(RecordState::Succeeded, 6) && !is_forgotten(RecordState::Processing, 4));
+    }
+
+    #[test]
+    fn a_version_is_that_of_the_write() {
+        let mut record = Record::new(
+            Key::new(None, "k").unwrap(),
+            RecordState::Failed,
+            Timestamp::EPOCH,
+        );
+        (record.attempts, record.fence_token) = (3, 7);
+        let expected = RecordVersion {
+            state: RecordState::Failed,
+            fence_token: 7,
+            attempts: 3,
+        };
+        assert_eq!(record.version(), expected);
+    }
 }

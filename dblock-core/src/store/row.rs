@@ -237,4 +237,46 @@ mod tests {
         row.expire_at = Timestamp::from_micros(5);
         assert!(row.is_held() && !row.has_lease(), "it has expired");
     }
+
+    #[test]
+    fn somebody_is_next_while_the_lease_and_the_place_live() {
+        let at = Timestamp::from_micros;
+        let is_next = |count, expire_at, until| {
+            let mut row = LockRow::new(Key::new(None, "k").unwrap(), at(5));
+            (row.reentrant_count, row.expire_at) = (count, at(expire_at));
+            row.next = Some(Successor {
+                lease_id: Uuid::nil(),
+                owner: Uuid::nil(),
+                holder: String::new(),
+                ttl: Duration::from_secs(1),
+                spare_tokens: 0,
+                since: at(1),
+                until: at(until),
+            });
+            assert_eq!(row.is_wanted(), row.live_successor().is_some());
+            row.live_successor().is_some()
+        };
+        assert!(is_next(1, 6, 6));
+        assert!(!is_next(0, 6, 6) && !is_next(1, 5, 6) && !is_next(1, 6, 5));
+    }
+
+    #[test]
+    fn an_operator_reads_how_long_the_transaction_is_open() {
+        let mut transaction = OpenTransaction::default();
+        let keeps = |it: &OpenTransaction| it.keeps(Timestamp::from_micros(3_000_000), "end it");
+        let rest = "keeps the key, and nothing was done; end it, or wait until it ends";
+        assert_eq!(keeps(&transaction), format!("an open transaction {rest}"));
+        transaction.since = Some(Timestamp::from_micros(1_000_000));
+        assert_eq!(
+            keeps(&transaction),
+            format!("an open transaction, open for 2s, {rest}")
+        );
+        transaction.application = Some("billing".into());
+        assert_eq!(
+            transaction.to_string(),
+            "an open transaction (application \"billing\")"
+        );
+        transaction.application = Some(String::new());
+        assert_eq!(transaction.to_string(), "an open transaction");
+    }
 }
