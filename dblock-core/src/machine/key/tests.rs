@@ -6,6 +6,7 @@ mod hand_over;
 mod held;
 mod lease;
 mod successor;
+mod tickets;
 mod transaction;
 mod turns;
 
