@@ -222,8 +222,7 @@ fn a_lease_is_passed_on_to_one_ticket_until_that_is_answered() {
 fn a_lease_with_another_hold_becomes_no_ticket() {
     let mut a = Process::holding("a");
     let ownership = a.ownership.clone().unwrap();
-    a.says(|machine, env| machine.enter(env, &ownership, None))
-        .clear();
+    a.says(|machine, env| machine.enter(env, &ownership, None));
     assert_eq!(becomes_a_ticket(&mut a, "a").0, Err(NotClosed::OtherHold));
 }
 
