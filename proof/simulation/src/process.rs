@@ -27,13 +27,10 @@ impl Clock {
 
     /// The simulation's time when this clock shows `time`, or a moment later.
     pub(crate) fn when(self, time: Time, now: u64) -> u64 {
-        let ahead = i64::try_from(time.since(self.at(now)).as_nanos()).unwrap_or(i64::MAX / 2000);
-        let slower = if self.fast < 0 {
-            ahead / 1000 * -self.fast / 999
-        } else {
-            0
-        };
-        now.saturating_add_signed(ahead + slower + 2 * i64::from(self.fast != 0) * 1000)
+        let ahead = u128::from(time.as_nanos().saturating_sub(self.at(now).as_nanos()));
+        let length = ahead * 1_000_000 / u128::from(1_000_000_u64.saturating_add_signed(self.fast));
+        let a_moment = 2000 * u64::from(self.fast != 0);
+        now.saturating_add(u64::try_from(length).unwrap_or(u64::MAX).saturating_add(a_moment))
     }
 }
 
