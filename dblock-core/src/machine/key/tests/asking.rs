@@ -214,3 +214,52 @@ fn nobody_looks_for_an_ask_while_this_process_has_the_lock() {
     a.answered(extended());
     assert!(pause(&a) > SECOND, "the renewal is next");
 }
+
+#[test]
+fn an_answer_that_no_store_gives_is_of_unknown_outcome() {
+    let mut a = waits(true);
+    let lease = a.sends().unwrap().lease_id;
+    a.answered(Outcome::Lost);
+    let request = a.sends().unwrap();
+    assert_eq!((request.lease_id, request.action), (lease, Action::Release));
+}
+
+#[test]
+fn the_log_names_who_was_taken_over() {
+    let mut a = waits(true);
+    a.sends().unwrap();
+    a.answered(granted(8).with_taken_over(Some(holder(7))));
+    let former = a.notes.iter().find_map(|note| match note {
+        Note::TakenOver(ownership, former) => Some((ownership.fence_token, former.fence_token)),
+        _ => None,
+    });
+    assert_eq!(former, Some((8, 7)));
+}
+
+#[test]
+fn a_release_is_pending_until_it_is_answered() {
+    let mut a = Process::holding("a");
+    a.passes(TTL / 2);
+    a.sends().unwrap();
+    assert!(!a.machine.has_release_pending(), "an extension is on its way");
+    a.answered(extended());
+    a.leaves("a", true);
+    assert!(a.machine.has_release_pending());
+    a.sends().unwrap();
+    assert!(a.machine.has_release_pending());
+    a.answered(released());
+    assert!(!a.machine.has_release_pending());
+
+    let mut a = Process::new();
+    let number = a.wants("a", Some(SECOND));
+    a.sends().unwrap();
+    assert!(!a.machine.has_release_pending());
+    a.says(|machine, env| machine.give_up(env, number));
+    assert!(a.machine.has_release_pending(), "nobody wants the grant");
+    fails(&mut a, StoreErrorKind::Interrupted);
+    assert!(a.machine.has_release_pending(), "it may have been granted");
+    a.sends().unwrap();
+    assert!(a.machine.has_release_pending());
+    a.answered(released());
+    assert!(!a.machine.has_release_pending());
+}

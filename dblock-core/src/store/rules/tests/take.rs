@@ -103,3 +103,9 @@ fn a_snapshot_that_is_older_than_the_row_takes_nothing() {
         assert!(matches!(takes(Sees::Newest), Took::Taken(_)));
     }
 }
+
+#[test]
+fn a_ceiling_says_for_how_long_no_try_is_of_use() {
+    assert_eq!(Took::<i64>::Ahead(SECOND).ahead(), SECOND);
+    assert_eq!(Took::Taken(TOKEN).ahead(), Duration::ZERO);
+}
