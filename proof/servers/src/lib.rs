@@ -41,6 +41,7 @@ use self::installed::Programs;
 pub use self::installed::{chromium, has_faketime, has_openssl, is_installed, missing, promtool};
 pub use self::kind::{Kind, Purpose};
 pub use self::pair::Pair;
+pub use self::postgres::OTHER_SERVER as OTHER_POSTGRES;
 pub use self::redis_sentinel::RedisSentinel;
 pub use self::server::Server;
 

@@ -1,5 +1,6 @@
 //! A throw-away PostgreSQL: the files of a new cluster, and the server on them.
 
+use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -17,31 +18,53 @@ const OLDEST: Version = Version { major: 13, minor: 0 };
 
 const USER: &str = "postgres";
 
+/// Names the folder of another version's server, which may have no clients.
+pub const OTHER_SERVER: &str = "DBLOCK_POSTGRES";
+
 /// The programs of one version of PostgreSQL.
 #[derive(Debug)]
 pub(crate) struct Programs {
+    /// Where `initdb` and `postgres` are.
     folder: PathBuf,
+    /// Where `psql` and `pg_basebackup` are.
+    clients: PathBuf,
     version: Version,
 }
 
 impl Programs {
-    /// The newest that Debian's packages put here, else the one in PATH.
+    /// The newest that Debian's packages put here, else the one in PATH. The server may be [another](OTHER_SERVER).
     pub(crate) fn find() -> Option<Self> {
         let path = programs::in_path("postgres").and_then(|file| Some(file.parent()?.to_owned()));
         let folders = programs::versioned_folders(Path::new("/usr/lib/postgresql"))
             .into_iter()
             .chain(path);
-        folders
+        let found = folders
             .filter_map(Self::in_folder)
-            .find(|found| found.version >= OLDEST)
+            .find(|found| found.version >= OLDEST)?;
+        let Some(folder) = env::var_os(OTHER_SERVER).map(PathBuf::from) else {
+            return Some(found);
+        };
+        Some(Self {
+            version: Self::version(&folder)?,
+            folder,
+            ..found
+        })
     }
 
     fn in_folder(folder: PathBuf) -> Option<Self> {
         let complete = ["initdb", "psql", "postgres"]
             .iter()
             .all(|name| folder.join(name).is_file());
-        let version = Version::parse(&programs::version_text(&folder.join("postgres"))?)?;
-        complete.then_some(Self { folder, version })
+        let version = Self::version(&folder)?;
+        complete.then(|| Self {
+            clients: folder.clone(),
+            folder,
+            version,
+        })
+    }
+
+    fn version(folder: &Path) -> Option<Version> {
+        Version::parse(&programs::version_text(&folder.join("postgres"))?)
     }
 
     /// Whether the extension that counts statements is installed, as Debian's package has it.
@@ -110,7 +133,7 @@ impl Programs {
         }
         let mut copy = place
             .account
-            .command(&self.folder.join("pg_basebackup"), &place.folder);
+            .command(&self.clients.join("pg_basebackup"), &place.folder);
         copy.args(["-h", "127.0.0.1", "-U", USER, "-w", "-p", &port.to_string()]);
         copy.args(["--write-recovery-conf", "--checkpoint=fast", "--no-sync", "-D"]);
         copy.arg(data).env("PGPASSWORD", password);
@@ -125,7 +148,7 @@ impl Programs {
         port: u16,
         statements: &[&str],
     ) -> anyhow::Result<()> {
-        let mut psql = client(&self.folder, place, port);
+        let mut psql = client(&self.clients, place, port);
         psql.args(["-v", "ON_ERROR_STOP=1"]).env("PGPASSWORD", password);
         for statement in statements {
             psql.args(["-c", statement]);
@@ -145,7 +168,7 @@ impl Programs {
             self.folder.clone(),
             purpose == Purpose::Benches && self.can_count(),
         );
-        let (at, probed, probe) = (place.clone(), place.clone(), self.folder.clone());
+        let (at, probed, probe) = (place.clone(), place.clone(), self.clients.clone());
         let secret = password.to_owned();
         let launch = Launch {
             name: format!("PostgreSQL {}", self.version),

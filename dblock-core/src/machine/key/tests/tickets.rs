@@ -157,7 +157,7 @@ fn the_lease_of_a_caller_that_is_gone_is_released() {
 fn a_grant_that_comes_at_its_end_is_none() {
     let (mut a, _, lease) = adopting();
     a.passes(2 * SECOND);
-    let late = Outcome::granted(7, 2 * SECOND);
+    let late = Outcome::granted(7, 2 * SECOND + TTL / 20);
     assert_eq!(a.answered(late), ["a refused: no answer"]);
     assert_eq!(a.releases(), Some(lease));
 }
