@@ -30,7 +30,7 @@
 //! The checks ask the store itself, request by request: each line of the table of [`Store::apply`], what an
 //! operator may do, tokens, local hand-overs, successors and the release that passes a row on, random
 //! requests beside [`rules`](dblock_core::store::rules), records, purge, wake-ups, batches, races between
-//! handles, keys and holders of any text, the clock, missing tables and migration. What a `LockManager` makes of
+//! handles, requests that are dropped, keys and holders of any text, the clock, missing tables and migration. What a `LockManager` makes of
 //! the answers is no part of the contract, and is tested in dblock itself.
 //!
 //! Checks of what the store does not support run as well: the call must be refused as
@@ -53,6 +53,7 @@ mod clockless;
 #[doc(hidden)]
 pub mod context;
 mod differential;
+mod dropped;
 #[cfg(feature = "fence")]
 mod fence;
 mod forward;
@@ -83,6 +84,7 @@ pub use self::acquire::*;
 pub use self::batch::*;
 pub use self::clockless::*;
 pub use self::differential::*;
+pub use self::dropped::*;
 #[cfg(feature = "fence")]
 pub use self::fence::*;
 pub use self::hand_over::*;
@@ -248,6 +250,7 @@ macro_rules! store_conformance {
             crossing_batches_exclude_each_other,
             fresh_keys_are_granted_once,
             repeated_requests_from_two_handles_agree,
+            dropped_requests_leave_the_store_usable,
 
             keys_are_compared_byte_by_byte,
             holders_are_kept_as_they_are,

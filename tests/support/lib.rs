@@ -77,6 +77,14 @@ pub fn redis_cluster_url() -> Option<String> {
     server_url("Redis Cluster", "DBLOCK_TEST_REDIS_CLUSTER_URL")
 }
 
+/// A Redis server behind Sentinels for tests: `DBLOCK_TEST_REDIS_SENTINEL_URL`.
+///
+/// # Panics
+/// When it is not set although `DBLOCK_TEST_REQUIRE_SERVERS` is 1.
+pub fn redis_sentinel_url() -> Option<String> {
+    server_url("Redis with Sentinels", "DBLOCK_TEST_REDIS_SENTINEL_URL")
+}
+
 /// A missing server fails a test: `DBLOCK_TEST_REQUIRE_SERVERS=1`.
 fn servers_are_required() -> bool {
     std::env::var("DBLOCK_TEST_REQUIRE_SERVERS").is_ok_and(|value| value == "1")

@@ -19,6 +19,7 @@ mod release;
 mod resent;
 mod setup;
 mod sharing;
+mod slow;
 mod tickets;
 mod tokens;
 mod waiting;
@@ -38,6 +39,7 @@ pub use self::reentry::*;
 pub use self::release::*;
 pub use self::resent::*;
 pub use self::sharing::*;
+pub use self::slow::*;
 pub use self::tickets::*;
 pub use self::tokens::*;
 pub use self::waiting::*;
@@ -147,6 +149,7 @@ macro_rules! manager_conformance {
             lost_replies_free_nobody_elses_lock,
             lost_replies_lose_no_lease,
             lost_replies_lose_no_ticket,
+            slow_answers_lose_no_lease,
 
             a_ticket_goes_from_one_manager_to_another,
             a_ticket_is_adopted_once,

@@ -43,7 +43,7 @@ impl Programs {
             openssl: certificates::Certificates::can_be_made(),
             redis: wanted
                 .iter()
-                .any(|kind| matches!(kind, Kind::Redis | Kind::RedisCluster))
+                .any(|kind| matches!(kind, Kind::Redis | Kind::RedisCluster | Kind::RedisSentinel))
                 .then(redis::Programs::find)
                 .flatten(),
             zookeeper: wanted
@@ -70,6 +70,11 @@ impl Programs {
             (Kind::RedisCluster, _, _, Some(programs), ..) => {
                 programs.start_cluster(password, purpose).await?
             }
+            (Kind::RedisSentinel, _, _, Some(programs), ..) => {
+                // Tests keep the machine so busy that a server may be late.
+                let sentinels = programs.start_sentinel(1, password, purpose, 15_000);
+                sentinels.await?.joined()
+            }
             (Kind::ZooKeeper, .., Some(programs), _) => programs.start(top, purpose).await?,
             (Kind::Etcd, .., Some(programs)) => programs.start(top).await?,
             _ => return Ok(None),
@@ -83,7 +88,7 @@ impl Programs {
         let found = |kind: &&Kind| match kind {
             Kind::Postgres => self.postgres.is_some(),
             Kind::MySql => self.mysql.is_some(),
-            Kind::Redis | Kind::RedisCluster => self.redis.is_some(),
+            Kind::Redis | Kind::RedisCluster | Kind::RedisSentinel => self.redis.is_some(),
             Kind::ZooKeeper => self.zookeeper.is_some(),
             Kind::Etcd => self.etcd.is_some(),
         };

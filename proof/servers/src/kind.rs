@@ -17,6 +17,8 @@ pub enum Kind {
     ZooKeeper,
     /// A Redis Cluster of three servers.
     RedisCluster,
+    /// A Redis server and its replica, watched by three Sentinels.
+    RedisSentinel,
     /// etcd, with one member.
     Etcd,
 }
@@ -42,6 +44,7 @@ impl Purpose {
                 Kind::MySql,
                 Kind::Redis,
                 Kind::RedisCluster,
+                Kind::RedisSentinel,
                 Kind::ZooKeeper,
                 Kind::Etcd,
             ],
@@ -87,6 +90,7 @@ impl Kind {
             Self::Redis => "DBLOCK_TEST_REDIS_URL",
             Self::ZooKeeper => "DBLOCK_TEST_ZOOKEEPER_URL",
             Self::RedisCluster => "DBLOCK_TEST_REDIS_CLUSTER_URL",
+            Self::RedisSentinel => "DBLOCK_TEST_REDIS_SENTINEL_URL",
             Self::Etcd => "DBLOCK_TEST_ETCD_URL",
         }
     }
@@ -96,7 +100,7 @@ impl Kind {
         match self {
             Self::Postgres => "postgresql",
             Self::MySql => "mariadb-server",
-            Self::Redis | Self::RedisCluster => "redis-server",
+            Self::Redis | Self::RedisCluster | Self::RedisSentinel => "redis-server",
             Self::ZooKeeper => "zookeeper",
             Self::Etcd => "etcd-server",
         }

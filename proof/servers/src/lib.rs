@@ -72,15 +72,16 @@ impl Servers {
             let server = Box::pin(programs.start(kind, purpose, &password)).await?;
             Ok((kind, server))
         };
-        let (postgres, mysql, redis, cluster, zookeeper, etcd) = tokio::try_join!(
+        let (postgres, mysql, redis, cluster, sentinel, zookeeper, etcd) = tokio::try_join!(
             start(Kind::Postgres),
             start(Kind::MySql),
             start(Kind::Redis),
             start(Kind::RedisCluster),
+            start(Kind::RedisSentinel),
             start(Kind::ZooKeeper),
             start(Kind::Etcd)
         )?;
-        let started = [postgres, mysql, redis, cluster, zookeeper, etcd].into_iter();
+        let started = [postgres, mysql, redis, cluster, sentinel, zookeeper, etcd].into_iter();
         let running = started.filter_map(|(kind, server)| Some((kind, server?)));
         Ok(Self {
             running: running.collect(),

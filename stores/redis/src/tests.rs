@@ -13,7 +13,8 @@ use super::RedisStore;
 use super::call::Call;
 use super::script::{ROW, token};
 
-/// Keys of their own on the servers of `DBLOCK_TEST_REDIS_URL` and `DBLOCK_TEST_REDIS_CLUSTER_URL`.
+/// Keys of their own on the servers of `DBLOCK_TEST_REDIS_URL`, `DBLOCK_TEST_REDIS_CLUSTER_URL` and
+/// `DBLOCK_TEST_REDIS_SENTINEL_URL`.
 struct Place {
     url: String,
     prefix: String,
@@ -83,4 +84,11 @@ mod cluster {
     use super::Place;
 
     dblock_tests::conformance!(Place::new(dblock_tests::redis_cluster_url()));
+}
+
+mod sentinel {
+    use super::Place;
+
+    // What a manager makes of the answers does not depend on the way to the server.
+    dblock_tests::dblock_conformance::store_conformance!(Place::new(dblock_tests::redis_sentinel_url()));
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::store::PassOn;
 
-const TICKET: Uuid = Uuid::from_u128(0x71C3E7);
+const TICKET: Uuid = Uuid::from_u128(0x0071_C3E7);
 
 fn error(kind: StoreErrorKind) -> StoreError {
     StoreError::new(kind, "the store says")
