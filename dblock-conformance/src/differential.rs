@@ -235,7 +235,7 @@ fn clocks(
             clocks.extend(row.next.as_ref().map(|next| next.until - length));
         }
         Action::Extend(ask) => clocks.push(row.expire_at - ask.ttl),
-        Action::Release | Action::PassOn(_) => {}
+        Action::Release | Action::Transfer(_) => {}
         other => panic!("the suite sends no {other:?}"),
     }
     clocks.retain(|clock| (earliest..=latest).contains(clock));
@@ -251,7 +251,7 @@ fn is_explained(
     answer: &Answer,
     after: Option<&LockRow>,
 ) -> bool {
-    if matches!(request.action, Action::PassOn(_))
+    if matches!(request.action, Action::Transfer(_))
         && matches!(answer, Err(error) if error.kind() == StoreErrorKind::Unsupported)
     {
         // A store need not have tickets.

@@ -45,7 +45,7 @@ pub use record::{
 };
 #[doc(hidden)]
 pub use request::Kind;
-pub use request::{Acquire, Action, Extend, HandedOver, NEXT_TTL, PassOn, QUEUE_AHEAD, Request};
+pub use request::{Acquire, Action, Extend, HandedOver, NEXT_TTL, QUEUE_AHEAD, Request, Transfer};
 pub(crate) use row::LockRow;
 pub use row::{Holder, OpenTransaction, Successor};
 
@@ -102,7 +102,7 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// | | free, the request's `lease_id` | nothing: `Released(Before)` |
     /// | | the request's lease is its successor, live or not | the successor is cleared: `Withdrawn` |
     /// | | anything else | nothing: `Lost` |
-    /// | `PassOn` | held by the request's `lease_id`, not revoked | becomes held by `to`; the successor stays: `Granted` |
+    /// | `Transfer` | held by the request's `lease_id`, not revoked | becomes held by `to`; the successor stays: `Granted` |
     /// | | held by `to` | nothing: `Granted` |
     /// | | anything else | nothing: `Lost` |
     ///

@@ -163,7 +163,7 @@ impl LockGuard {
         // Not of the engine's kind, whose bits are guessable in part: they are a time.
         let lease_id = Uuid::new_v4();
         let key = lease.key().clone();
-        hold.pass_on(lease_id, ttl).await?;
+        hold.transfer(lease_id, ttl).await?;
         Ok(Ticket { key, ttl, lease_id })
     }
 }

@@ -58,12 +58,12 @@ pub enum Kind {
     Extend,
     /// `Action::Release`
     Release,
-    /// `Action::PassOn`
-    PassOn,
+    /// `Action::Transfer`
+    Transfer,
 }
 
 /// All of them.
-pub const ALL: [Kind; 4] = [Kind::Acquire, Kind::Extend, Kind::Release, Kind::PassOn];
+pub const ALL: [Kind; 4] = [Kind::Acquire, Kind::Extend, Kind::Release, Kind::Transfer];
 
 /// A request that the store was asked.
 #[derive(Debug, Clone)]
@@ -339,7 +339,7 @@ fn kind_of(request: &Request) -> Kind {
         Action::Acquire(_) => Kind::Acquire,
         Action::Extend(_) => Kind::Extend,
         Action::Release => Kind::Release,
-        Action::PassOn(_) => Kind::PassOn,
+        Action::Transfer(_) => Kind::Transfer,
         ref other => panic!("{other:?}"),
     }
 }

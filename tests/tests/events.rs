@@ -215,10 +215,10 @@ async fn the_secret_of_a_ticket_is_in_no_event() {
     let locks = store.manager();
     let guard = locks.lock("secret").acquire().await.unwrap();
     let nonsense = || Fault::Answer(dblock::store::Outcome::Withdrawn);
-    store.next(Kind::PassOn, nonsense());
+    store.next(Kind::Transfer, nonsense());
     let ticket = guard.into_ticket(Duration::from_mins(1)).await.unwrap();
     for fault in [nonsense(), Fault::ReplyLost] {
-        store.next(Kind::PassOn, fault);
+        store.next(Kind::Transfer, fault);
     }
     let guard = locks.adopt(&ticket).await.unwrap();
     locks.adopt(&ticket).await.unwrap_err();
@@ -227,7 +227,7 @@ async fn the_secret_of_a_ticket_is_in_no_event() {
     let lease: uuid::Uuid = secret.split('.').nth(1).unwrap().parse().unwrap();
     let told = events.0.lock().unwrap().clone();
     assert!(
-        told.iter().any(|seen| format!("{seen:?}").contains("PassOn")),
+        told.iter().any(|seen| format!("{seen:?}").contains("Transfer")),
         "{told:?}"
     );
     for form in [lease.to_string(), lease.simple().to_string()] {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dblock_core::store::clock::Timestamp;
-use dblock_core::store::{Acquire, Action, Extend, HandedOver, PassOn, Request, Successor};
+use dblock_core::store::{Acquire, Action, Extend, HandedOver, Request, Successor, Transfer};
 use dblock_core::{Key, LockRow};
 use fastrand::Rng;
 use uuid::Uuid;
@@ -115,7 +115,7 @@ impl Random {
         let acquires = if lease_id == holding { 1 } else { 4 };
         let action = match self.numbers.u32(..5 + acquires) {
             0..2 => Action::Release,
-            2 => Action::PassOn(self.pass_on(holding)),
+            2 => Action::Transfer(self.transfer(holding)),
             3..5 => Action::Extend(self.extend(row.map_or(0, |row| row.fence_token))),
             _ => Action::Acquire(self.acquire(next, now)),
         };
@@ -141,14 +141,14 @@ impl Random {
     }
 
     /// Sometimes to the lease that the row names already, as a request that is repeated.
-    fn pass_on(&mut self, holding: Uuid) -> PassOn {
+    fn transfer(&mut self, holding: Uuid) -> Transfer {
         let to = if self.one_in(3) {
             holding
         } else {
             self.lease_but(holding)
         };
         let ttl = self.millis(&[1_000, 3_000, 30_000]);
-        PassOn::new(to, self.owner(), ttl, *self.one_of(&HOLDERS))
+        Transfer::new(to, self.owner(), ttl, *self.one_of(&HOLDERS))
     }
 
     fn extend(&mut self, fence_token: i64) -> Extend {

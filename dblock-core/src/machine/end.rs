@@ -64,7 +64,7 @@ impl End {
 
     /// Ends the ownership if the deadline has passed. Returns whether this call ended it.
     #[inline]
-    pub(crate) fn end_in_time(&self, reason: LostReason, now: Time) -> bool {
+    pub(crate) fn end_if_overdue(&self, reason: LostReason, now: Time) -> bool {
         self.change(|ends| match ends {
             Ends::At(deadline) if now >= deadline => Some(Ends::Ended(reason, deadline)),
             _ => None,
@@ -128,8 +128,8 @@ mod tests {
         assert_eq!(end.read(), Ends::At(at(20)), "never back");
         end.move_to(at(30), at(20));
         assert_eq!(end.read(), Ends::At(at(20)), "its time was over");
-        assert!(!end.end_in_time(LostReason::Expired, at(19)));
-        assert!(end.end_in_time(LostReason::Expired, at(25)));
+        assert!(!end.end_if_overdue(LostReason::Expired, at(19)));
+        assert!(end.end_if_overdue(LostReason::Expired, at(25)));
         end.move_to(at(40), at(9));
         assert!(!end.end(LostReason::Gone, at(26)));
         assert_eq!(end.read(), Ends::Ended(LostReason::Expired, at(20)));
@@ -181,7 +181,7 @@ mod loom_tests {
         in_every_order(|| {
             let ((), ended, last) = beside(
                 |end| end.move_to(at(20), at(9)),
-                |end| end.end_in_time(LostReason::Expired, at(15)),
+                |end| end.end_if_overdue(LostReason::Expired, at(15)),
             );
             let expected = if ended {
                 Ends::Ended(LostReason::Expired, at(10))
@@ -222,7 +222,7 @@ mod loom_tests {
         in_every_order(|| {
             let (gone, expired, last) = beside(
                 |end| end.end(LostReason::Gone, at(9)),
-                |end| end.end_in_time(LostReason::Expired, at(11)),
+                |end| end.end_if_overdue(LostReason::Expired, at(11)),
             );
             assert_ne!(gone, expired);
             let expected = if gone {
@@ -243,7 +243,7 @@ mod loom_tests {
             for sees in [
                 |end: &End| end.read() != Ends::At(at(10)),
                 // It had ended before, or its deadline was moved.
-                |end: &End| !end.end_in_time(LostReason::Expired, at(15)),
+                |end: &End| !end.end_if_overdue(LostReason::Expired, at(15)),
             ] {
                 in_every_order(move || {
                     let before = Arc::new(AtomicBool::new(false));

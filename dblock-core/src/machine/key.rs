@@ -157,7 +157,7 @@ impl<A, C> Machine<A, C> {
         let answer = does(self, env);
         self.advance(env);
         self.hear();
-        self.look_at_transaction(env.now);
+        self.retry_sooner_for_waiters(env.now);
         self.list_next_request(env);
         answer
     }
@@ -268,7 +268,8 @@ impl<A, C> Machine<A, C> {
         })
     }
 
-    /// A hold ends. `returned`: the body did so in time. The reply comes when the store has confirmed it. Returns
+    /// A hold ends. `returned`: the body returned before the local deadline, and was neither stopped nor dropped.
+    /// The reply comes when the store has confirmed it. Returns
     /// how long the owner held the lock, if this was its last hold and the lease was not lost before.
     pub fn leave(
         &mut self,
@@ -288,7 +289,7 @@ impl<A, C> Machine<A, C> {
 
     /// The owner's last hold ends, and the lease goes to a ticket with the lease `to`, for this ttl. Refused
     /// while there is a second hold. The reply comes when the store has confirmed it.
-    pub fn pass_on(
+    pub fn transfer(
         &mut self,
         env: &mut Env<'_>,
         ownership: &Arc<Ownership>,
@@ -298,7 +299,7 @@ impl<A, C> Machine<A, C> {
     ) -> Result<Option<Duration>, NotClosed> {
         self.during(env, |machine, env| {
             let held = machine.own_lease(ownership).map_err(NotClosed::Over)?;
-            let held_for = held.pass_on(ownership, to, ttl, env.now)?;
+            let held_for = held.transfer(ownership, to, ttl, env.now)?;
             machine.confirm(ownership, Some(confirm), Ok(Shows::Holds));
             Ok(held_for)
         })
@@ -500,7 +501,7 @@ impl<A, C> Machine<A, C> {
     pub fn poll_transmit(&mut self, env: &mut Env<'_>, kinds: &[Kind]) -> Option<Transmit> {
         self.during(env, |machine, env| {
             machine.listed = Listed::No;
-            let request = machine.send(kinds, env)?;
+            let request = machine.build_request(kinds, env)?;
             let held = machine.held.as_ref();
             let time_limit = held.and_then(|held| held.time_limit(env.now));
             Some(Transmit { request, time_limit })

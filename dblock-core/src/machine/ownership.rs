@@ -66,16 +66,16 @@ impl Ownership {
         }
     }
 
-    /// The reason why it has ended, if it has; the first one stays. The `bool` is true for the call that
-    /// ended it. That caller must wake the others.
+    /// Ends it if its deadline has passed. Returns the reason why it has ended, if it has; the first one stays. The
+    /// `bool` is true for the call that ended it. That caller must wake the others.
     #[inline]
-    pub fn look(&self, now: Time) -> (Option<LostReason>, bool) {
+    pub fn end_if_over(&self, now: Time) -> (Option<LostReason>, bool) {
         let reason = match self.max_hold_until {
             Some(end) if now >= end => LostReason::MaxHold,
             _ if self.is_revoked() => LostReason::Revoked,
             _ => LostReason::Expired,
         };
-        let first = self.end.end_in_time(reason, now);
+        let first = self.end.end_if_overdue(reason, now);
         match self.end.read() {
             Ends::Ended(reason, _) => (Some(reason), first),
             Ends::At(_) => (None, false),
@@ -158,13 +158,19 @@ mod tests {
     #[test]
     fn the_first_end_gives_the_reason() {
         let of_max_hold = |nanos| ownership(LockOptions::new().max_hold(Duration::from_nanos(nanos)));
-        assert_eq!(of_max_hold(5).look(at(5)), (Some(LostReason::MaxHold), true));
-        assert_eq!(of_max_hold(20).look(at(11)), (Some(LostReason::Expired), true));
+        assert_eq!(
+            of_max_hold(5).end_if_over(at(5)),
+            (Some(LostReason::MaxHold), true)
+        );
+        assert_eq!(
+            of_max_hold(20).end_if_over(at(11)),
+            (Some(LostReason::Expired), true)
+        );
         let revoked = ownership(LockOptions::new());
         revoked.mark_revoked();
-        assert_eq!(revoked.look(at(9)), (None, false));
-        assert_eq!(revoked.look(at(11)), (Some(LostReason::Revoked), true));
-        assert_eq!(revoked.look(at(12)), (Some(LostReason::Revoked), false));
+        assert_eq!(revoked.end_if_over(at(9)), (None, false));
+        assert_eq!(revoked.end_if_over(at(11)), (Some(LostReason::Revoked), true));
+        assert_eq!(revoked.end_if_over(at(12)), (Some(LostReason::Revoked), false));
     }
 
     #[cfg(not(dblock_loom))]
@@ -199,8 +205,8 @@ mod loom_tests {
     fn one_tells_of_a_loss_and_all_name_its_reason() {
         in_every_order(|| {
             let ownership = Arc::new(ownership(LockOptions::new()));
-            let body = spawn(&ownership, |own| own.look(at(11)));
-            let other_body = spawn(&ownership, |own| own.look(at(12)));
+            let body = spawn(&ownership, |own| own.end_if_over(at(11)));
+            let other_body = spawn(&ownership, |own| own.end_if_over(at(12)));
             let gone = ownership.end(LostReason::Gone, at(9));
             let (reason, first) = body.join().unwrap();
             let (other_reason, other_first) = other_body.join().unwrap();
@@ -226,7 +232,7 @@ mod loom_tests {
                 assert_eq!(ownership.deadline(), Some(at(20)));
             }
             extended.join().unwrap();
-            assert_eq!(ownership.look(at(20)), (Some(LostReason::Revoked), true));
+            assert_eq!(ownership.end_if_over(at(20)), (Some(LostReason::Revoked), true));
         });
     }
 }

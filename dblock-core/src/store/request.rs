@@ -68,7 +68,7 @@ pub enum Action {
     /// End the lease: pass the row on to its successor, or free it.
     Release,
     /// End the lease, and give the row to another lease: into a ticket, or out of it.
-    PassOn(PassOn),
+    Transfer(Transfer),
 }
 
 /// The kinds of requests. Each has a lane of its own where the store takes that many calls at once.
@@ -86,7 +86,7 @@ impl Kind {
         match action {
             Action::Extend(_) => Self::Extend,
             Action::Release => Self::Release,
-            Action::Acquire(_) | Action::PassOn(_) => Self::Acquire,
+            Action::Acquire(_) | Action::Transfer(_) => Self::Acquire,
         }
     }
 }
@@ -124,10 +124,10 @@ impl Acquire {
     }
 }
 
-/// The payload of [`Action::PassOn`]. The row goes to another lease, and is held all the time.
+/// The payload of [`Action::Transfer`]. The row goes to another lease, and is held all the time.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct PassOn {
+pub struct Transfer {
     /// The fresh lease that gets the row.
     pub to: Uuid,
     /// The call chain that has the lock then.
@@ -138,7 +138,7 @@ pub struct PassOn {
     pub holder: Arc<str>,
 }
 
-impl PassOn {
+impl Transfer {
     /// Passes the row on to the lease `to` of this owner.
     pub fn new(to: Uuid, owner: Uuid, ttl: Duration, holder: impl Into<Arc<str>>) -> Self {
         Self {
@@ -151,9 +151,9 @@ impl PassOn {
 }
 
 /// Without the lease, which may be the secret of a ticket.
-impl fmt::Debug for PassOn {
+impl fmt::Debug for Transfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PassOn")
+        f.debug_struct("Transfer")
             .field("owner", &self.owner)
             .field("ttl", &self.ttl)
             .field("holder", &self.holder)

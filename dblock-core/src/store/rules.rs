@@ -12,8 +12,8 @@ pub use self::take::{Sees, Take, Took, take};
 use super::record::RecordChange;
 pub use super::record::{RecordEffect, change_record};
 use super::{
-    Acquire, Action, Extend, Holder, LockRow, NEXT_TTL, Outcome, PassOn, QUEUE_AHEAD, Released, Request,
-    StoreError, StoreErrorKind, Successor,
+    Acquire, Action, Extend, Holder, LockRow, NEXT_TTL, Outcome, QUEUE_AHEAD, Released, Request, StoreError,
+    StoreErrorKind, Successor, Transfer,
 };
 use crate::key::Key;
 
@@ -44,7 +44,7 @@ pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<CarriedOut, Sto
         Action::Acquire(ask) => acquire(request.lease_id, ask, row)?,
         Action::Extend(ask) => extend(request.lease_id, ask, row),
         Action::Release => release(request.lease_id, row),
-        Action::PassOn(ask) => pass_on_to(request.lease_id, ask, row)?,
+        Action::Transfer(ask) => transfer(request.lease_id, ask, row)?,
     };
     let token = granted_token(&outcome).or(ends);
     let record = token.and_then(|token| Some(request.record.as_ref()?.of_lease(token)));
@@ -165,7 +165,7 @@ fn release(lease_id: Uuid, row: &mut LockRow) -> (Outcome, bool) {
 
 /// Gives the row to the lease that the request names. The successor keeps its place, because nobody has got
 /// ahead of it: the lock is the same one, on its way. A revoked lease is to end, and does not go on as another.
-fn pass_on_to(lease_id: Uuid, ask: &PassOn, row: &mut LockRow) -> Result<(Outcome, bool), StoreError> {
+fn transfer(lease_id: Uuid, ask: &Transfer, row: &mut LockRow) -> Result<(Outcome, bool), StoreError> {
     let held = row.is_held();
     if held && row.lease_id == ask.to {
         // A repeated request whose first answer was lost.

@@ -13,7 +13,7 @@ use dblock_core::machine::ownership::Ownership;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::cells::{Acquired, Cell, Given, Machine, ToAcquire};
+use super::cells::{AcquireReply, Acquired, Cell, Given, Machine};
 use super::handle::EngineHandle;
 use super::hold::Hold;
 use super::lease::Lease;
@@ -32,7 +32,7 @@ impl EngineHandle {
         call: Arc<Call>,
     ) -> impl Future<Output = Result<Hold, LockError>> {
         let mut asked = self.ask_alone(key, call, Machine::acquire);
-        async move { waits_for(&mut asked)?.hold().await }
+        async move { asked_or_refusal(&mut asked)?.hold().await }
     }
 
     /// Adopts the ticket with this lease. Dropping the future at any point leaves no lock behind.
@@ -45,7 +45,7 @@ impl EngineHandle {
         let mut asked = self.ask_alone(key, call, move |machine, env, call, to| {
             machine.adopt(env, ticket, call, to)
         });
-        async move { waits_for(&mut asked)?.hold().await }
+        async move { asked_or_refusal(&mut asked)?.hold().await }
     }
 
     /// Another call in the transaction that keeps this lease. Fails when the lease is over meanwhile.
@@ -60,7 +60,7 @@ impl EngineHandle {
             machine.enter_in_transaction(env, lease_id, call, to);
             None::<u64>
         });
-        async move { waits_for(&mut asked)?.hold().await }
+        async move { asked_or_refusal(&mut asked)?.hold().await }
     }
 
     /// Takes several locks. Their requests go together. Returns the holds on the keys before the first one
@@ -132,20 +132,20 @@ impl EngineHandle {
         &self,
         key: &Key,
         call: Arc<Call>,
-        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, ToAcquire) -> N,
+        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, AcquireReply) -> N,
     ) -> Result<Asked<'_>, LockError> {
         let (asked, unscheduled) = self.ask(key, call, asks)?;
         self.shared.put(unscheduled);
         Ok(asked)
     }
 
-    /// Puts a caller into the wait queue of its key, or asks otherwise. `asks` returns the number of a caller that waits.
+    /// Puts a caller into the wait queue of its key, or adopts a ticket, or re-enters in a transaction. `asks` returns the number of a caller that waits.
     /// The key still has to be put into the schedule.
     fn ask<N: Into<Option<u64>>>(
         &self,
         key: &Key,
         call: Arc<Call>,
-        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, ToAcquire) -> N,
+        asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, AcquireReply) -> N,
     ) -> Result<(Asked<'_>, Option<Unscheduled>), LockError> {
         let shared = &self.shared;
         let site = shared.meter.site(call.options.function);
@@ -259,7 +259,7 @@ impl Drop for Asked<'_> {
             return;
         }
         let shared = &self.engine.shared;
-        // From here on a grant goes back to who sends it.
+        // From here on the sender of a grant finds nobody, and gives it back.
         self.answer.close();
         if let Ok((Ok(given), _)) = self.answer.try_recv() {
             shared.give_back(&self.of_key, given);
@@ -272,8 +272,8 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// Borrowed, because a future that moved it would have it twice.
-pub(super) fn waits_for<'a, 'e>(
+/// Borrowed, because a future that moved it would store it twice.
+pub(super) fn asked_or_refusal<'a, 'e>(
     asked: &'a mut Result<Asked<'e>, LockError>,
 ) -> Result<&'a mut Asked<'e>, LockError> {
     asked

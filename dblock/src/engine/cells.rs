@@ -29,13 +29,13 @@ pub(super) enum Given {
 pub(super) type Acquired = (Result<Given, LockError>, Option<Resuming>);
 pub(super) type Confirmed = (Result<(), Unconfirmed>, Option<Resuming>);
 
-pub(super) type ToAcquire = oneshot::Sender<Acquired>;
-pub(super) type ToConfirm = oneshot::Sender<Confirmed>;
+pub(super) type AcquireReply = oneshot::Sender<Acquired>;
+pub(super) type ConfirmReply = oneshot::Sender<Confirmed>;
 
-pub(super) type Machine = key::Machine<ToAcquire, ToConfirm>;
-pub(super) type Waiter = out::Waiter<ToAcquire>;
-pub(super) type Confirm = key::Confirm<ToConfirm>;
-pub(super) type Reply = out::Reply<ToAcquire, ToConfirm>;
+pub(super) type Machine = key::Machine<AcquireReply, ConfirmReply>;
+pub(super) type Waiter = out::Waiter<AcquireReply>;
+pub(super) type Confirm = key::Confirm<ConfirmReply>;
+pub(super) type Reply = out::Reply<AcquireReply, ConfirmReply>;
 
 /// The callers that a batch has answered and that do not run yet. They are likely to send a request at once,
 /// so the next batch waits a moment for them.
@@ -57,7 +57,7 @@ impl Resumption {
     }
 
     /// Whether to wait: some callers do not run yet. The last of them wakes the driver.
-    pub(super) fn wait(&self) -> bool {
+    pub(super) fn must_wait(&self) -> bool {
         self.waited_for.store(true, Ordering::SeqCst);
         self.callers.load(Ordering::SeqCst) > 0
     }
@@ -89,7 +89,7 @@ impl fmt::Debug for Resuming {
 }
 
 /// Number of maps that the keys are spread over, so that none of the maps is locked for long.
-const SHARDS: usize = if cfg!(all(test, dblock_loom)) { 1 } else { 64 };
+const MAPS: usize = if cfg!(all(test, dblock_loom)) { 1 } else { 64 };
 
 /// One key.
 pub(crate) struct Cell {
@@ -162,14 +162,14 @@ impl Cells {
     pub(super) fn new() -> Self {
         Self {
             hasher: RandomState::new(),
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..MAPS).map(|_| Mutex::default()).collect(),
             last_id: AtomicU64::new(0),
         }
     }
 
     fn shard(&self, key: &Key) -> MutexGuard<'_, HashMap<Key, Arc<Cell>>> {
         let hash = self.hasher.hash_one(key);
-        let at = usize::try_from(hash % SHARDS as u64).unwrap_or(0);
+        let at = usize::try_from(hash % MAPS as u64).unwrap_or(0);
         lock(&self.shards[at])
     }
 

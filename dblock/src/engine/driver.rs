@@ -102,7 +102,10 @@ impl Driver {
         loop {
             let (lane, cells, kinds) = {
                 let now = self.shared.clock.now();
-                let resuming = self.resumption.as_ref().is_some_and(|callers| callers.wait());
+                let resuming = self
+                    .resumption
+                    .as_ref()
+                    .is_some_and(|callers| callers.must_wait());
                 let mut schedule = self.shared.schedule();
                 let Some(lane) = schedule.dispatch.next_lane(now, resuming) else {
                     return;

@@ -93,11 +93,11 @@ impl Hold {
     }
 
     /// Ends the hold, and puts the lease into a ticket with the lease `to`. Waits until the store confirms it.
-    pub(crate) async fn pass_on(mut self, to: Uuid, ttl: Duration) -> Result<(), LockError> {
+    pub(crate) async fn transfer(mut self, to: Uuid, ttl: Duration) -> Result<(), LockError> {
         let lease = &self.lease;
         let (confirm, answer) = confirm(lease.now() + lease.remaining());
-        lease.shared.pass_on(&lease.cell, &lease.ownership, |machine, env| {
-            machine.pass_on(env, &lease.ownership, to, ttl, confirm)
+        lease.shared.transfer(&lease.cell, &lease.ownership, |machine, env| {
+            machine.transfer(env, &lease.ownership, to, ttl, confirm)
         })
         .map_err(|refused| match refused {
             NotClosed::Over(reason) => lease.lost(reason),
@@ -127,7 +127,7 @@ impl Hold {
 
     /// Ends holds of one engine and waits, at most `limit`, until that is confirmed. Returns those that are
     /// not confirmed. The holds have ended when the future is first polled, whether or not it is polled
-    /// again. `returned`: the body did so in time, so the locks may be handed over locally.
+    /// again. `returned`: the body returned before the local deadline, so the locks may be handed over locally.
     pub(crate) async fn leave(
         holds: Vec<Self>,
         limit: Duration,

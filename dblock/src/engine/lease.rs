@@ -64,10 +64,11 @@ impl Lease {
         self.shared.clock.now()
     }
 
-    /// The reason why the lease has ended for this owner, if it has. The first reason stays.
+    /// Ends the lease for this owner if its deadline has passed, and wakes the body. Returns the reason why it has
+    /// ended, if it has. The first reason stays.
     pub(crate) fn lost_reason(&self) -> Option<LostReason> {
         let now = self.now();
-        let (reason, first) = self.ownership.look(now);
+        let (reason, first) = self.ownership.end_if_over(now);
         if first && let Some(reason) = reason {
             // The first to see that the deadline has passed tells the others.
             self.shared.report().lost(&self.ownership, reason);

@@ -223,7 +223,7 @@ impl Shared {
 pub(super) struct Schedule {
     pub(super) dispatch: Dispatch<Arc<Cell>>,
     looks: BTreeMap<(Time, u64), Arc<Cell>>,
-    /// When the driver looks next by itself, as it knew when it went to sleep, or a sooner time that woke it.
+    /// The driver's next planned wake-up. It moves earlier when something sooner is scheduled.
     next_look: Option<Time>,
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use dblock_core::machine::out::Turn;
 use uuid::Uuid;
 
-use super::acquire::{Asked, waits_for};
+use super::acquire::{Asked, asked_or_refusal};
 use super::cells::{Cell, Given, Machine};
 use super::handle::EngineHandle;
 use super::hold::Hold;
@@ -40,7 +40,7 @@ impl EngineHandle {
         call: Arc<Call>,
     ) -> impl Future<Output = Result<Entered, LockError>> {
         let mut asked = self.ask_alone(key, call, Machine::acquire);
-        async move { waits_for(&mut asked)?.entered().await }
+        async move { asked_or_refusal(&mut asked)?.entered().await }
     }
 }
 

@@ -37,7 +37,7 @@ impl World {
             return;
         };
         let now = self.local(process);
-        let (reason, first) = ownership.look(now);
+        let (reason, first) = ownership.end_if_over(now);
         if first {
             self.check_loss_of_body(number);
         }

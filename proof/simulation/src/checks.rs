@@ -17,7 +17,7 @@ const ENOUGH: u64 = 100 * MS;
 
 /// Whether it ended before its owner left.
 fn lost(own: &Ownership, now: Time) -> bool {
-    !matches!(own.look(now).0, None | Some(LostReason::Released))
+    !matches!(own.end_if_over(now).0, None | Some(LostReason::Released))
 }
 
 impl World {

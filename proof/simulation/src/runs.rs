@@ -190,7 +190,7 @@ impl World {
         };
         let (process, key) = (caller.process, caller.key);
         let now = self.local(process);
-        if ownership.look(now).0.is_some() {
+        if ownership.end_if_over(now).0.is_some() {
             return self.leave_run(number);
         }
         let run = self.callers[number].run.as_mut().expect("it was one");
@@ -348,7 +348,7 @@ impl World {
             }
             None => false,
         };
-        let lost = ownership.look(self.local(process)).0.is_some();
+        let lost = ownership.end_if_over(self.local(process)).0.is_some();
         if written && alone && !lost {
             self.callers[number].holds = 0;
             self.gone(number);

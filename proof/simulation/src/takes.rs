@@ -421,7 +421,7 @@ impl World {
             return;
         };
         let alone = self.part(number, at);
-        let stands = ownership.look(self.local(process)).0.is_none();
+        let stands = ownership.end_if_over(self.local(process)).0.is_none();
         let commits = alone && stands && !self.tape.chance(200);
         self.opens[at].commits = commits;
         self.check_alone(number, key);

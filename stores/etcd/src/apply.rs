@@ -29,7 +29,7 @@ pub(crate) async fn apply(store: &EtcdStore, requests: &[Request]) -> Vec<Answer
         matches!(request.action, Action::Release).then_some(request)
     });
     let passes = Part::of(requests, |request| match &request.action {
-        Action::PassOn(ask) => Some((request, ask)),
+        Action::Transfer(ask) => Some((request, ask)),
         _ => None,
     });
     let (first, second, third, fourth) = join4(
@@ -53,7 +53,7 @@ pub(crate) async fn apply(store: &EtcdStore, requests: &[Request]) -> Vec<Answer
             &store.leases,
             &releases.asks,
         )),
-        Box::pin(hold::pass_on(
+        Box::pin(hold::transfer(
             &lent.client,
             &store.names,
             &store.leases,

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use dblock_core::store::clock::{Timestamp, length};
-use dblock_core::store::{Acquire, Holder, PassOn, StoreError, StoreErrorKind, Successor};
+use dblock_core::store::{Acquire, Holder, StoreError, StoreErrorKind, Successor, Transfer};
 use dblock_core::{Key, LockRow};
 use etcd_client::KeyValue;
 use serde::{Deserialize, Serialize};
@@ -115,7 +115,7 @@ impl Stored {
     }
 
     /// Gives the row to another lease, with a token above all that the present one may have given.
-    pub(crate) fn pass_on(&mut self, to: &PassOn) -> Result<(), StoreError> {
+    pub(crate) fn transfer(&mut self, to: &Transfer) -> Result<(), StoreError> {
         let token = self.row.handed_over.max(self.row.spare_tokens.into()) + 1;
         let Ok(spare_tokens) = u32::try_from(token) else {
             return Err(no_tokens());

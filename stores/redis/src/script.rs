@@ -37,7 +37,7 @@ pub(crate) fn add(packed: &mut Vec<u8>, request: &Request, passes_on: bool) {
         Action::Acquire(_) => b'A',
         Action::Extend(ask) if ask.handed_over.is_some() => b'H',
         Action::Extend(_) => b'E',
-        Action::PassOn(_) => b'P',
+        Action::Transfer(_) => b'P',
         _ => b'R',
     };
     packed.push(letter);
@@ -60,7 +60,7 @@ pub(crate) fn add(packed: &mut Vec<u8>, request: &Request, passes_on: bool) {
                 add_text(packed, &to.holder);
             }
         }
-        Action::PassOn(ask) => {
+        Action::Transfer(ask) => {
             packed.extend(ask.to.as_bytes());
             packed.extend(ask.owner.as_bytes());
             packed.extend(micros(ask.ttl).to_le_bytes());
@@ -80,7 +80,7 @@ fn add_text(packed: &mut Vec<u8>, text: &str) {
 /// Whether the script knows the action.
 pub(crate) fn check(action: &Action) -> Result<(), StoreError> {
     match action {
-        Action::Acquire(_) | Action::Extend(_) | Action::Release | Action::PassOn(_) => Ok(()),
+        Action::Acquire(_) | Action::Extend(_) | Action::Release | Action::Transfer(_) => Ok(()),
         other => Err(StoreError::new(
             StoreErrorKind::Unsupported,
             format!("this version of dblock-redis does not know the request {other:?}; upgrade it"),

@@ -71,7 +71,7 @@ impl Moved<'_> {
         let mut answers: Vec<Option<Answer>> = vec![None; requests.len()];
         let of = |kind: Kind| -> (Vec<usize>, Vec<Request>) {
             let some = requests.iter().enumerate();
-            let some = some.filter(|(_, request)| Kind::of(&request.action) == kind && !is_pass_on(request));
+            let some = some.filter(|(_, request)| Kind::of(&request.action) == kind && !is_transfer(request));
             some.map(|(at, request)| (at, request.clone())).unzip()
         };
         let [acquires, extends, releases] = [Kind::Acquire, Kind::Extend, Kind::Release].map(of);
@@ -87,7 +87,7 @@ impl Moved<'_> {
             }
         }
         let missing = |request| {
-            if is_pass_on(request) {
+            if is_transfer(request) {
                 let message = "a key that moves to another shard cannot go into a ticket or out of one: do so when it has \
                                moved";
                 return StoreError::new(StoreErrorKind::Unsupported, message);
@@ -243,8 +243,8 @@ impl HeldOnBoth<'_> {
 }
 
 /// Its two rows would have to get one token, and nothing says yet that both have been passed on.
-fn is_pass_on(request: &Request) -> bool {
-    matches!(request.action, Action::PassOn(_))
+fn is_transfer(request: &Request) -> bool {
+    matches!(request.action, Action::Transfer(_))
 }
 
 /// The request to the old row. An acquire that would wait for the new row takes the old one for a short time

@@ -61,19 +61,19 @@ async fn a_lost_answer_is_given_again_in_tickets() {
     let store = FaultyStore::memory();
     let (locks, other) = (store.manager(), store.other_process());
     for adopter in [&locks, &locks] {
-        store.next(Kind::PassOn, Fault::ReplyLost);
+        store.next(Kind::Transfer, Fault::ReplyLost);
         let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
         let ticket = guard.into_ticket(LONG).await.unwrap();
-        store.next(Kind::PassOn, Fault::ReplyLost);
-        store.next(Kind::PassOn, Fault::Fail(StoreErrorKind::Unreachable));
-        store.next(Kind::PassOn, Fault::ReplyLost);
+        store.next(Kind::Transfer, Fault::ReplyLost);
+        store.next(Kind::Transfer, Fault::Fail(StoreErrorKind::Unreachable));
+        store.next(Kind::Transfer, Fault::ReplyLost);
         let guard = adopter.adopt(&ticket).await.unwrap();
         assert!(!guard.is_lost());
         assert!(other.lock("key").try_acquire().await.unwrap().is_none());
         guard.release().await.unwrap();
     }
     let answers: Vec<_> = store
-        .asked_to(Kind::PassOn)
+        .asked_to(Kind::Transfer)
         .into_iter()
         .map(|asked| asked.answer)
         .collect();
@@ -88,7 +88,7 @@ async fn a_ticket_that_is_not_confirmed_is_none() {
     let store = FaultyStore::memory();
     let (locks, other) = (store.manager(), store.other_process());
     for fault in [Fault::Mute, Fault::Never, Fault::Late(Duration::from_millis(100))] {
-        store.always(Kind::PassOn, fault);
+        store.always(Kind::Transfer, fault);
         let guard = locks
             .lock("key")
             .options(&patient())
@@ -121,7 +121,7 @@ async fn an_adopt_without_an_answer_ends_with_the_tickets_ttl() {
     let (locks, other) = (store.manager(), store.other_process());
     let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
     let ticket = guard.into_ticket(SHORT).await.unwrap();
-    store.always(Kind::PassOn, Fault::ReplyLost);
+    store.always(Kind::Transfer, Fault::ReplyLost);
     let since = tokio::time::Instant::now();
     let error = locks.adopt(&ticket).await.unwrap_err();
     assert!(error.is_store(), "{error:?}");
@@ -151,7 +151,7 @@ async fn a_store_without_tickets_says_so() {
     let (locks, other) = (store.manager(), store.other_process());
     let guard = other.lock("key").acquire().await.unwrap();
     let ticket = guard.into_ticket(LONG).await.unwrap();
-    store.always(Kind::PassOn, Fault::Fail(StoreErrorKind::Unsupported));
+    store.always(Kind::Transfer, Fault::Fail(StoreErrorKind::Unsupported));
     let unsupported = |error: &LockError| match error {
         LockError::Store { source, .. } | LockError::Unconfirmed { source, .. } => {
             source.kind() == StoreErrorKind::Unsupported
@@ -183,9 +183,9 @@ async fn a_shutdown_refuses_an_adopt_of_a_ticket() {
     let (locks, other) = (store.manager(), store.other_process());
     let guard = other.lock("key").acquire().await.unwrap();
     let ticket = guard.into_ticket(LONG).await.unwrap();
-    store.next(Kind::PassOn, Fault::SlowReply(SHORT));
+    store.next(Kind::Transfer, Fault::SlowReply(SHORT));
     let (adopted, ()) = tokio::join!(locks.adopt(&ticket), async {
-        store.until_asked(Kind::PassOn, 1).await;
+        store.until_asked(Kind::Transfer, 1).await;
         locks.shutdown(LONG).await;
     });
     let refused = adopted.unwrap_err();

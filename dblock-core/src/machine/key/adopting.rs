@@ -19,7 +19,7 @@ use super::requests::OnItsWay;
 use crate::machine::call::Call;
 use crate::machine::env::{Env, Time};
 use crate::machine::out::{Refusal, Reply, Waiter};
-use crate::store::{Action, Outcome, PassOn, StoreError};
+use crate::store::{Action, Outcome, StoreError, Transfer};
 
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -48,13 +48,13 @@ impl<A> Adoption<A> {
     pub(super) fn send(&mut self) -> (Uuid, Action) {
         self.sent = true;
         let call = &self.waiter.call;
-        let pass_on = PassOn::new(
+        let transfer = Transfer::new(
             self.lease_id,
             call.owner,
             call.options.ttl,
             Arc::clone(&call.holder),
         );
-        (self.ticket, Action::PassOn(pass_on))
+        (self.ticket, Action::Transfer(transfer))
     }
 }
 
@@ -177,7 +177,7 @@ impl<A, C> Machine<A, C> {
                 };
                 let deadline = grant.times.deadline(call.options.ttl);
                 if env.now < deadline {
-                    self.give_up_stand(env.now);
+                    self.give_up_unentered(env.now);
                     self.admit(grant, adoption.waiter, deadline, false, env);
                     return;
                 }

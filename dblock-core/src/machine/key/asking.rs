@@ -43,7 +43,7 @@ const LOCKED_PAUSE: Duration = Duration::from_millis(8);
 const LONGEST_LOCKED_PAUSE: Duration = Duration::from_millis(40);
 const LOCKED_FOR_LONG: Duration = Duration::from_secs(10);
 
-/// How long a row that was found locked shows that others take the key.
+/// For this long after the row was found locked, other processes are assumed to take the key.
 const LOCKED_BY_OTHERS_FOR: Duration = Duration::from_secs(5);
 
 /// A process that receives no wake-ups queues only after it has waited this long: a key that is passed on to
@@ -52,7 +52,7 @@ const QUEUE_AFTER: Duration = Duration::from_millis(100);
 const QUEUE_AFTER_AMONG_LISTENERS: Duration = Duration::from_secs(1);
 
 /// How long an answer also counts for callers that come after it. While the store answers, a newer answer
-/// comes sooner.
+/// comes sooner, so this matters only when it does not answer.
 const ANSWER_LASTS: Duration = Duration::from_secs(1);
 
 /// How many tokens an acquire keeps free for local hand-overs: about sixteen times those that the last lease
@@ -63,7 +63,7 @@ const MOST_SPARE: u32 = 1 << 20;
 
 /// A lease of this process that the row names, or may name, and that no caller has entered with.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Stand {
+pub(super) enum Unentered {
     /// It is the row's successor, or may be.
     Next(Place),
     /// The row was passed on to it, and must be extended before a caller enters.
@@ -75,12 +75,12 @@ pub(super) enum Stand {
 pub(super) struct Place {
     pub(super) lease_id: Uuid,
     /// The holder's token in the latest answer.
-    pub(super) behind: i64,
+    pub(super) holder_token: i64,
     /// The token with which the row was passed on to it, as a wake-up said.
-    pub(super) told: Option<i64>,
+    pub(super) wake_up_token: Option<i64>,
     pub(super) next_ttl: Duration,
-    /// The lease will not end in the store before this.
-    pub(super) until: Time,
+    /// The lease will not end in the store before this, counted from the ask.
+    pub(super) store_end: Time,
     pub(super) spare_tokens: u32,
 }
 
@@ -90,7 +90,8 @@ pub(super) struct Arriving {
     pub(super) lease_id: Uuid,
     pub(super) fence_token: i64,
     pub(super) spare_tokens: u32,
-    pub(super) until: Time,
+    /// The lease is over in the store by this time, whatever became of its requests.
+    pub(super) over_at: Time,
     pub(super) retry_at: Time,
 }
 
@@ -115,7 +116,7 @@ pub(super) struct Asking {
     busy_at: Option<Time>,
     /// When the row was last found locked.
     locked_at: Option<Time>,
-    pub(super) stand: Option<Stand>,
+    pub(super) unentered: Option<Unentered>,
     /// How many tokens the next acquire keeps free for local hand-overs.
     spare_tokens: u32,
     /// How long the store took for the last answer to an acquire.
@@ -131,7 +132,7 @@ impl Asking {
             last: None,
             busy_at: None,
             locked_at: None,
-            stand: None,
+            unentered: None,
             spare_tokens: FEWEST_SPARE,
             answer_time: Duration::ZERO,
         }
@@ -151,15 +152,15 @@ impl Asking {
     }
 
     pub(super) fn place(&self) -> Option<Place> {
-        match self.stand {
-            Some(Stand::Next(place)) => Some(place),
+        match self.unentered {
+            Some(Unentered::Next(place)) => Some(place),
             _ => None,
         }
     }
 
     pub(super) fn arriving(&self) -> Option<Arriving> {
-        match self.stand {
-            Some(Stand::MustExtend(arriving)) => Some(arriving),
+        match self.unentered {
+            Some(Unentered::MustExtend(arriving)) => Some(arriving),
             _ => None,
         }
     }
@@ -206,15 +207,20 @@ impl Asking {
 
     /// The row names the lease as its successor, perhaps as before.
     pub(super) fn queued(&mut self, place: Place) {
-        let told = self.place().map_or(place.told, |before| before.told);
-        self.stand = Some(Stand::Next(Place { told, ..place }));
+        let wake_up_token = self
+            .place()
+            .map_or(place.wake_up_token, |before| before.wake_up_token);
+        self.unentered = Some(Unentered::Next(Place {
+            wake_up_token,
+            ..place
+        }));
     }
 
     /// Another owner holds the lock.
     pub(super) fn busy(&mut self, holder: Holder, env: &mut Env<'_>) {
-        if let Some(Stand::Next(place)) = &mut self.stand {
+        if let Some(Unentered::Next(place)) = &mut self.unentered {
             // If the row was passed on to this lease before, it has gone to others since.
-            place.behind = place.behind.max(holder.fence_token);
+            place.holder_token = place.holder_token.max(holder.fence_token);
         }
         let pause = if self.woken {
             Duration::ZERO
@@ -264,7 +270,7 @@ impl Asking {
 
     /// The row was passed on, and must be extended before a caller enters.
     pub(super) fn must_extend(&mut self, arriving: Arriving) {
-        self.stand = Some(Stand::MustExtend(arriving));
+        self.unentered = Some(Unentered::MustExtend(arriving));
         self.pause = FIRST_PAUSE;
     }
 
@@ -272,9 +278,9 @@ impl Asking {
     pub(super) fn retry_arriving(&mut self, longer: Duration, env: &mut Env<'_>) {
         let pause = env.jittered(self.pause);
         self.pause = (self.pause * 2).min(LONGEST_ERROR_PAUSE);
-        if let Some(Stand::MustExtend(arriving)) = &mut self.stand {
+        if let Some(Unentered::MustExtend(arriving)) = &mut self.unentered {
             arriving.retry_at = env.now + pause;
-            arriving.until = arriving.until.max(env.now + longer);
+            arriving.over_at = arriving.over_at.max(env.now + longer);
         }
     }
 
@@ -286,7 +292,7 @@ impl Asking {
 
     /// The lock came to this process: callers that wait from here on wait for this process.
     pub(super) fn granted(&mut self, now: Time) {
-        self.stand = None;
+        self.unentered = None;
         self.pause = FIRST_PAUSE;
         self.note_answer(LastAnswer::Busy(None), now);
     }
@@ -352,9 +358,9 @@ impl Asking {
 
     /// The row was passed on to this lease with this token. Returns whether that is the one with the place.
     pub(super) fn passed_on(&mut self, lease_id: Uuid, fence_token: i64) -> bool {
-        match &mut self.stand {
-            Some(Stand::Next(place)) if place.lease_id == lease_id => {
-                place.told = place.told.max(Some(fence_token));
+        match &mut self.unentered {
+            Some(Unentered::Next(place)) if place.lease_id == lease_id => {
+                place.wake_up_token = place.wake_up_token.max(Some(fence_token));
                 true
             }
             _ => false,
@@ -365,8 +371,8 @@ impl Asking {
     /// way.
     pub(super) fn arrived(&self) -> Option<(Place, i64)> {
         let place = self.place()?;
-        let token = place.told?;
-        (token > place.behind).then_some((place, token))
+        let token = place.wake_up_token?;
+        (token > place.holder_token).then_some((place, token))
     }
 }
 

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::Machine;
 use super::abandoned::Abandoned;
-use super::asking::{Arriving, Stand, locked_pause};
+use super::asking::{Arriving, Unentered, locked_pause};
 use super::held::{Grant, Held, Times};
 use super::queue::WANTED_FOR;
 use super::requests::Sent;
@@ -42,7 +42,7 @@ impl<A, C> Machine<A, C> {
         if let Some(sent) = self.on_its_way.as_mut().filter(|sent| sent.lease_id == lease_id)
             && let Sent::Acquire(asked) = &mut sent.what
         {
-            asked.told = asked.told.max(Some(fence_token));
+            asked.wake_up_token = asked.wake_up_token.max(Some(fence_token));
             return;
         }
         let abandoned = self
@@ -52,7 +52,7 @@ impl<A, C> Machine<A, C> {
         match abandoned {
             Some(abandoned) => abandoned.passed_on(env.now),
             None if self.held.is_none() && !self.queue.is_empty() => {
-                let pause = self.fairness.passed_over(env);
+                let pause = self.fairness.pause_before_next_ask(env);
                 self.asking.woken_for_another(pause, env.now);
             }
             None => {}
@@ -69,7 +69,7 @@ impl<A, C> Machine<A, C> {
             fence_token,
             spare_tokens: place.spare_tokens,
             times: Times {
-                store_end: place.until,
+                store_end: place.store_end,
                 over_at: env.now + place.next_ttl,
                 length: place.next_ttl,
                 since: env.now,
@@ -84,20 +84,21 @@ impl<A, C> Machine<A, C> {
     /// Gives back the places and leases that no caller waits for any more.
     pub(super) fn give_up_places(&mut self, now: Time) {
         if self.queue.is_empty() {
-            self.give_up_stand(now);
+            self.give_up_unentered(now);
         }
     }
 
     /// Gives back the place or the lease that the row names, and that no caller has entered with.
-    pub(super) fn give_up_stand(&mut self, now: Time) {
-        let (lease_id, until) = match self.asking.stand {
+    pub(super) fn give_up_unentered(&mut self, now: Time) {
+        let (lease_id, over_at) = match self.asking.unentered {
             None => return,
             // By then the place has lapsed. If the row was passed on just before, that lease has expired too.
-            Some(Stand::Next(place)) => (place.lease_id, now + WANTED_FOR + place.next_ttl),
-            Some(Stand::MustExtend(arriving)) => (arriving.lease_id, arriving.until),
+            Some(Unentered::Next(place)) => (place.lease_id, now + WANTED_FOR + place.next_ttl),
+            Some(Unentered::MustExtend(arriving)) => (arriving.lease_id, arriving.over_at),
         };
-        self.abandoned.push(Abandoned::all_answered(lease_id, until, now));
-        self.asking.stand = None;
+        self.abandoned
+            .push(Abandoned::all_answered(lease_id, over_at, now));
+        self.asking.unentered = None;
     }
 
     /// Gives a lease of this process to a caller, extends it first, or gives it back to the store. With
@@ -109,7 +110,7 @@ impl<A, C> Machine<A, C> {
         undo: Option<Arc<RecordChange>>,
         env: &mut Env<'_>,
     ) {
-        let (lease_id, until, fence_token) = (grant.lease_id, grant.times.over_at, grant.fence_token);
+        let (lease_id, over_at, fence_token) = (grant.lease_id, grant.times.over_at, grant.fence_token);
         match self.offer(grant, asked, undo.is_some(), env) {
             Offered::Entered => {
                 if let Some(held) = &mut self.held {
@@ -117,8 +118,8 @@ impl<A, C> Machine<A, C> {
                 }
             }
             Offered::OfNoUse => {
-                self.asking.stand = None;
-                let mut abandoned = Abandoned::all_answered(lease_id, until, env.now);
+                self.asking.unentered = None;
+                let mut abandoned = Abandoned::all_answered(lease_id, over_at, env.now);
                 abandoned.undo = undo;
                 self.abandoned.push(abandoned);
                 self.asking.ask_now();
@@ -128,7 +129,7 @@ impl<A, C> Machine<A, C> {
                     lease_id,
                     fence_token,
                     spare_tokens: grant.spare_tokens,
-                    until,
+                    over_at,
                     retry_at: env.now,
                 });
             }
@@ -148,6 +149,8 @@ impl<A, C> Machine<A, C> {
         let call = &waiter.call;
         let LockOptions { ttl, renew, .. } = call.options;
         let deadline = grant.times.deadline(ttl);
+        // The row names an owner when it was granted to this ask. It was passed on to this process otherwise, and has
+        // the short lease of a successor.
         let whole = grant.row_owner.is_some() && ttl <= grant.times.length;
         let enough = if whole {
             now < deadline
@@ -194,7 +197,7 @@ impl<A, C> Machine<A, C> {
         self.reply(Reply::Granted(waiter, ownership));
     }
 
-    // ── Takes ────────────────────────────────────────────────────────────────────────────────────────
+    // ── Asks and turns to take ────────────────────────────────────────────────────────────────────────────────────────
 
     /// A caller wants the lock: the store is asked at once, unless others wait for its answer.
     pub(super) fn ask_for(&mut self, call: &Call) {
@@ -208,7 +211,7 @@ impl<A, C> Machine<A, C> {
     pub(super) fn give_turn(&mut self, env: &mut Env<'_>) {
         let may_take = self.held.is_none()
             && self.turns.may_give()
-            && self.asking.stand.is_none()
+            && self.asking.unentered.is_none()
             && self.abandoned.is_empty()
             && self.asking.may_ask(env.now);
         let alone = self.queue.len() == 1;
@@ -270,8 +273,8 @@ impl<A, C> Machine<A, C> {
     }
 
     /// Asks sooner for the end of the transaction that keeps the row, while callers wait. Nothing reports
-    /// that end. Each look may also find the row locked by another process.
-    pub(super) fn look_at_transaction(&mut self, now: Time) {
+    /// that end. Each ask may also find the row locked by another process.
+    pub(super) fn retry_sooner_for_waiters(&mut self, now: Time) {
         if let Some((held, (_, first))) = self.held.as_mut().zip(self.queue.first()) {
             held.ask_by(now + locked_pause(now.since(first.since)));
         }

@@ -61,7 +61,7 @@ use crate::machine::key::NotClosed;
 use crate::machine::key::asking::LastAnswer;
 use crate::machine::out::{Note, Unconfirmed};
 use crate::machine::ownership::Ownership;
-use crate::store::{Holder, Kind, PassOn, RecordChange, StoreError};
+use crate::store::{Holder, Kind, RecordChange, StoreError, Transfer};
 
 /// Pause before the next request for a row that was locked, or after a failure. It doubles up to the lease's
 /// margin, and at most to [`LONGEST_RETRY`].
@@ -110,13 +110,14 @@ struct InRow {
 #[derive(Debug)]
 pub(super) struct Held<C> {
     lease_id: Uuid,
-    /// The token of the grant, and how many above it are kept free for local hand-overs.
+    /// The token of the grant.
     granted_token: i64,
+    /// How many tokens above it are kept free for local hand-overs.
     spare_tokens: u32,
     term: Term,
     state: State,
     /// The ticket that gets the lease instead of a release.
-    ticket: Option<PassOn>,
+    ticket: Option<Transfer>,
     /// A run has begun under the lease, or may have, and its body has not: the release takes that back.
     pub(super) undo: Option<Arc<RecordChange>>,
     /// The ownership that holds it, or held it last.
@@ -353,7 +354,7 @@ impl<C> Held<C> {
         Ok(())
     }
 
-    /// Ends a hold of `ownership`; fails when that is not the current one. `returned`: the body did so in time.
+    /// Ends a hold of `ownership`; fails when that is not the current one. `returned`: as for the machine's `leave`.
     /// Returns how long the owner held the lock, if this was the last hold and the lease was not lost before.
     pub(super) fn leave(
         &mut self,
@@ -404,7 +405,7 @@ impl<C> Held<C> {
 
     /// The last hold ends, and the lease goes to a ticket: no caller of this process enters with it. Refused when
     /// the lease has ended, or is to end.
-    pub(super) fn pass_on(
+    pub(super) fn transfer(
         &mut self,
         ownership: &Arc<Ownership>,
         to: Uuid,
@@ -417,7 +418,7 @@ impl<C> Held<C> {
         }
         self.close(ownership)?;
         let call = &self.current.call;
-        self.ticket = Some(PassOn::new(to, call.owner, ttl, Arc::clone(&call.holder)));
+        self.ticket = Some(Transfer::new(to, call.owner, ttl, Arc::clone(&call.holder)));
         self.leave(ownership, false, now).map_err(NotClosed::Over)
     }
 
@@ -460,7 +461,7 @@ impl<C> Held<C> {
     /// for it any more.
     pub(super) fn advance(&mut self, now: Time) -> bool {
         if let State::Held(holds) = self.state {
-            let (reason, first) = self.current.look(now);
+            let (reason, first) = self.current.end_if_over(now);
             if let Some(reason) = reason {
                 self.set_lost(holds, reason, first);
             }

@@ -176,7 +176,7 @@ impl Fairness {
     }
 
     /// The key was passed on to another process. Returns how long to back off.
-    pub(super) fn passed_over(&mut self, env: &mut Env<'_>) -> Duration {
+    pub(super) fn pause_before_next_ask(&mut self, env: &mut Env<'_>) -> Duration {
         self.passed_over = self.passed_over.saturating_add(1);
         env.jittered(AFTER_ANOTHER / self.passed_over.saturating_pow(2))
     }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::abandoned::Abandoned;
 use super::adopting::Adoption;
-use super::asking::{Arriving, Asking, LastAnswer, Place, Stand};
+use super::asking::{Arriving, Asking, LastAnswer, Place, Unentered};
 use super::held::{After, Grant, Held, Times};
 use super::queue::WANTED_FOR;
 use super::turns::BUSY_AFTER;
@@ -61,7 +61,7 @@ pub(super) struct Asked {
     /// If it begins a run: what takes that back.
     pub(super) undo: Option<Arc<RecordChange>>,
     /// The token of a wake-up that came before the answer that gives the lease its place.
-    pub(super) told: Option<i64>,
+    pub(super) wake_up_token: Option<i64>,
 }
 
 /// The request to send next.
@@ -105,7 +105,7 @@ impl<A, C> Machine<A, C> {
         {
             return Some(NextRequest::OwnLease(action));
         }
-        if let Some(Stand::MustExtend(arriving)) = self.asking.stand
+        if let Some(Unentered::MustExtend(arriving)) = self.asking.unentered
             && arriving.retry_at <= now
         {
             return Some(NextRequest::Arriving(arriving));
@@ -127,7 +127,7 @@ impl<A, C> Machine<A, C> {
     }
 
     /// The request to send now. It is on its way from here on.
-    pub(super) fn send(&mut self, kinds: &[Kind], env: &mut Env<'_>) -> Option<Request> {
+    pub(super) fn build_request(&mut self, kinds: &[Kind], env: &mut Env<'_>) -> Option<Request> {
         let next = self
             .next_request(env.now)
             .filter(|next| kinds.contains(&next.kind()))?;
@@ -186,7 +186,7 @@ impl<A, C> Machine<A, C> {
                     number,
                     acquire: acquire.clone(),
                     undo,
-                    told: None,
+                    wake_up_token: None,
                 };
                 (lease_id, Action::Acquire(acquire), Sent::Acquire(asked))
             }
@@ -292,7 +292,7 @@ impl<A, C> Machine<A, C> {
                 self.take_back(&held, env.now);
             }
             if passed_on {
-                let pause = self.fairness.passed_over(env);
+                let pause = self.fairness.pause_before_next_ask(env);
                 self.asking.ask_after(pause, env.now);
             }
         }
@@ -321,18 +321,18 @@ impl<A, C> Machine<A, C> {
                     times: Times {
                         store_end: sent_at + remaining,
                         // An earlier extension of unknown outcome, for another caller, may still be carried out.
-                        over_at: arriving.until.max(env.now + remaining),
+                        over_at: arriving.over_at.max(env.now + remaining),
                         length: ttl,
                         since: sent_at,
                     },
                     row_owner: Some(owner),
                     wanted,
                 };
-                self.asking.stand = None;
+                self.asking.unentered = None;
                 self.arrive(grant, None, None, env);
             }
             Ok(Outcome::Lost) => {
-                self.asking.stand = None;
+                self.asking.unentered = None;
                 self.asking.ask_now();
             }
             Ok(_) => self.asking.retry_arriving(Duration::ZERO, env),
@@ -366,7 +366,7 @@ impl<A, C> Machine<A, C> {
                 ..
             }) => {
                 // A fresh grant has exactly the ttl of this ask. If the rest is not that long, the row was
-                // passed on to our place.
+                // passed on to our place. If it happens to be that long, the lease is good for as long as a fresh one.
                 let place = self.asking.place().filter(|_| remaining != ask.ttl);
                 let grant = Grant {
                     lease_id,
@@ -389,10 +389,10 @@ impl<A, C> Machine<A, C> {
             Ok(Outcome::Queued { holder, next_ttl, .. }) => {
                 self.asking.queued(Place {
                     lease_id,
-                    behind: holder.fence_token,
-                    told: asked.told,
+                    holder_token: holder.fence_token,
+                    wake_up_token: asked.wake_up_token,
                     next_ttl,
-                    until: sent.sent_at + next_ttl,
+                    store_end: sent.sent_at + next_ttl,
                     spare_tokens: ask.spare_tokens,
                 });
                 self.busy(holder, env);
@@ -415,7 +415,7 @@ impl<A, C> Machine<A, C> {
             }
             Ok(Outcome::Lost) if self.asking.place().is_some() => {
                 // The row was passed on to the lease, which expired before any wake-up arrived.
-                self.asking.stand = None;
+                self.asking.unentered = None;
                 self.asking.ask_now();
             }
             Ok(other) => {
@@ -448,14 +448,14 @@ impl<A, C> Machine<A, C> {
                 None => Abandoned::new(lease_id, ttl, env.now),
             };
             abandoned.undo.clone_from(&asked.undo);
-            self.asking.stand = None;
+            self.asking.unentered = None;
             self.abandoned.push(abandoned);
         }
         self.refuse_hopeless(&error);
         self.asking.failed(error, env);
     }
 
-    // ── What is still to be done ─────────────────────────────────────────────────────────────────────
+    // ── What the engine counts ─────────────────────────────────────────────────────────────────────
 
     // The engine counts keys by these methods, and forgets a key that is idle.
 
@@ -491,7 +491,7 @@ impl<A, C> Machine<A, C> {
         !self.is_busy()
             && self.queue.is_empty()
             && self.adopting.is_empty()
-            && self.asking.stand.is_none()
+            && self.asking.unentered.is_none()
             && self.listed.kind().is_none()
             && self.turns.is_idle()
     }

@@ -125,14 +125,14 @@ impl Shared {
             (None, Some(broken))
         };
         self.count(state);
-        let said = broken.as_deref_mut().unwrap_or(&mut state.machine);
+        let stepped = broken.as_deref_mut().unwrap_or(&mut state.machine);
         let mut out = Out {
-            notes: said.poll_notes(),
-            replies: said.poll_replies(),
-            ready: said.poll_ready(),
-            look_at: said.poll_timeout(),
-            wants_wake_ups: said.wants_wake_ups(),
-            idle: said.is_idle(),
+            notes: stepped.poll_notes(),
+            replies: stepped.poll_replies(),
+            ready: stepped.poll_ready(),
+            look_at: stepped.poll_timeout(),
+            wants_wake_ups: stepped.wants_wake_ups(),
+            idle: stepped.is_idle(),
             broken: None,
         };
         out.broken = broken;
@@ -166,7 +166,7 @@ impl Shared {
         }
     }
 
-    /// Carries out what a machine wants done, but for what it wants from the schedule. `resumption`: that of
+    /// Carries out what a machine wants done, except what is for the schedule. `resumption`: that of
     /// the batch whose answer was the last call.
     fn carry_out(
         self: &Arc<Self>,
@@ -241,7 +241,7 @@ impl Shared {
         self.put(unscheduled);
     }
 
-    /// Ends a hold. `returned`: the body did so, in time. The caller must pass what it returns to
+    /// Ends a hold. `returned`: the body returned before the local deadline. The caller must pass what it returns to
     /// [`put`](Self::put).
     pub(in crate::engine) fn leave(
         self: &Arc<Self>,
@@ -260,7 +260,7 @@ impl Shared {
     }
 
     /// A hold ends by `passes_on`, and its lease goes to a ticket, unless that is refused.
-    pub(in crate::engine) fn pass_on(
+    pub(in crate::engine) fn transfer(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
         ownership: &Ownership,

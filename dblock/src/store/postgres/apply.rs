@@ -14,8 +14,8 @@ use super::{PostgresStore, error, record, row};
 use crate::store::clock::micros;
 use crate::store::sql_error::unsupported_action;
 use crate::store::{
-    Acquire, Action, Extend, HandedOver, Kind, Outcome, PassOn, RecordChange, Request, StoreError,
-    StoreErrorKind,
+    Acquire, Action, Extend, HandedOver, Kind, Outcome, RecordChange, Request, StoreError, StoreErrorKind,
+    Transfer,
 };
 
 type Answer = Result<Outcome, StoreError>;
@@ -33,7 +33,7 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
     // Acquires last, because only they can be slow.
     batch.carry_out::<Extend>(requests).await;
     batch.carry_out::<Release>(requests).await;
-    batch.carry_out::<PassOn>(requests).await;
+    batch.carry_out::<Transfer>(requests).await;
     batch.carry_out::<Acquire>(requests).await;
     // No statement answered: the row was locked, or inserted, changed or deleted meanwhile.
     let skipped = |answer: Option<Answer>| answer.unwrap_or(Ok(Outcome::Skipped));
@@ -46,7 +46,7 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
 /// The answer to an action that this version does not know.
 fn unsupported(action: &Action) -> Option<Answer> {
     match action {
-        Action::Extend(_) | Action::Release | Action::Acquire(_) | Action::PassOn(_) => None,
+        Action::Extend(_) | Action::Release | Action::Acquire(_) | Action::Transfer(_) => None,
         _ => Some(Err(unsupported_action())),
     }
 }
@@ -124,13 +124,13 @@ async fn execute<A: ByStatement>(
             store.failed(error)
         }
     });
-    let certain = certain(&mut connection).await;
-    if certain.is_err() {
+    let confirmed = certain(&mut connection).await;
+    if confirmed.is_err() {
         for placed in part {
             answers[placed.place] = None;
         }
     }
-    connection.finish(certain.and(asked))
+    connection.finish(confirmed.and(asked))
 }
 
 /// Sends the statement for rows in their usual state, and then the general one for the other rows. Each is
@@ -382,18 +382,18 @@ impl ByStatement for Acquire {
     }
 }
 
-impl ByStatement for PassOn {
+impl ByStatement for Transfer {
     const KIND: Kind = Kind::Acquire;
 
     fn of(action: &Action) -> Option<&Self> {
         match action {
-            Action::PassOn(pass_on) => Some(pass_on),
+            Action::Transfer(transfer) => Some(transfer),
             _ => None,
         }
     }
 
     fn statements(sql: &Sql, _recorded: bool) -> &Statements {
-        &sql.pass_on
+        &sql.transfer
     }
 
     /// There is no statement for one row.
@@ -403,9 +403,9 @@ impl ByStatement for PassOn {
 
     fn bind_many<'q>(part: &[Placed<'q, Self>], query: Statement<'q>) -> Statement<'q> {
         query
-            .bind(column(part, |pass_on| pass_on.to))
-            .bind(column(part, |pass_on| pass_on.owner))
-            .bind(column(part, |pass_on| micros(pass_on.ttl)))
-            .bind(column(part, |pass_on| &*pass_on.holder))
+            .bind(column(part, |transfer| transfer.to))
+            .bind(column(part, |transfer| transfer.owner))
+            .bind(column(part, |transfer| micros(transfer.ttl)))
+            .bind(column(part, |transfer| &*transfer.holder))
     }
 }

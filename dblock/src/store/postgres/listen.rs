@@ -59,7 +59,7 @@ async fn until_lost(
     let mut listener = connect(store, server).await?;
     let channel = channel(store, &mut listener).await?;
     prove(store, &mut listener).await?;
-    in_time(store, listener.listen(&channel)).await?;
+    with_limit(store, listener.listen(&channel)).await?;
     tell(WakeUp::Listening);
     loop {
         match timeout(QUIET, listener.try_recv()).await {
@@ -136,7 +136,7 @@ async fn connect(store: &PostgresStore, server: usize) -> Result<PgListener, Sto
     let mut listener = PgListener::connect_with(&pool).await.map_err(error::of_connect)?;
     // The engine handles a lost connection: all waiters ask again.
     listener.eager_reconnect(false);
-    let row = in_time(store, listener.fetch_one(Mark::READ)).await?;
+    let row = with_limit(store, listener.fetch_one(Mark::READ)).await?;
     let is_ours = mark.is_in(&row);
     if is_ours.map_err(|error| store.failed(error))? {
         Ok(listener)
@@ -148,7 +148,7 @@ async fn connect(store: &PostgresStore, server: usize) -> Result<PgListener, Sto
 /// The name of the table's channel. It changes when the table is replaced.
 async fn channel(store: &PostgresStore, listener: &mut PgListener) -> Result<String, StoreError> {
     let text = AssertSqlSafe(Arc::clone(&store.sql.channel));
-    let row = in_time(store, listener.fetch_one(text)).await?;
+    let row = with_limit(store, listener.fetch_one(text)).await?;
     row.try_get(0).map_err(|error| store.failed(error))
 }
 
@@ -156,7 +156,7 @@ async fn channel(store: &PostgresStore, listener: &mut PgListener) -> Result<Str
 /// long it took.
 async fn prove(store: &PostgresStore, listener: &mut PgListener) -> Result<Duration, StoreError> {
     let channel = format!("dblock_{}", Uuid::now_v7().simple());
-    in_time(store, listener.listen(&channel)).await?;
+    with_limit(store, listener.listen(&channel)).await?;
     let mut other = store.connections.take().await?;
     let since = Instant::now();
     let sent = other
@@ -169,7 +169,7 @@ async fn prove(store: &PostgresStore, listener: &mut PgListener) -> Result<Durat
         Err(_) => return Err(behind_a_pooler()),
     }
     let took = since.elapsed();
-    in_time(store, listener.unlisten(&channel)).await?;
+    with_limit(store, listener.unlisten(&channel)).await?;
     Ok(took)
 }
 
@@ -192,7 +192,7 @@ fn notification(
     })
 }
 
-async fn in_time<T>(
+async fn with_limit<T>(
     store: &PostgresStore,
     statement: impl Future<Output = Result<T, sqlx::Error>>,
 ) -> Result<T, StoreError> {

@@ -5,7 +5,8 @@
 //!
 //! # Why a statement gives one right answer to each request
 //! The parts of a statement share one snapshot. Rows are found in it, then locked with `SKIP LOCKED` in their
-//! newest version: a change in between is committed, or the row is skipped. The lock's conditions are checked on
+//! newest version: a row that was changed after the snapshot is either committed, and read anew, or still locked,
+//! and skipped. The lock's conditions are checked on
 //! the locked version, which nobody else changes until the statement ends. Then the clock is read, row by row.
 //!
 //! An `UPDATE` finds its row by the `ctid` of the locked version. If that is newer than the snapshot, it
@@ -13,7 +14,8 @@
 //! conditions on that. In a stricter isolation level than READ COMMITTED a changed row is a serialization
 //! error instead.
 //!
-//! A grant is read only from what `INSERT` and `UPDATE` returned. If no statement answers a request, its row was
+//! A fresh grant is read only from what `INSERT` and `UPDATE` returned. A repeated one, of a row that has this
+//! lease already, is read from the locked row. If no statement answers a request, its row was
 //! locked, or was inserted, changed or deleted after the snapshot: `Skipped`.
 //!
 //! # Names
@@ -75,8 +77,8 @@ enum Commit {
     Unflushed,
 }
 
-/// The ceiling of a lease whose token is `token`. The difference may be computed even where a CASE leaves it
-/// out, so no token may be too small for it.
+/// The ceiling of a lease whose token is `token`. PostgreSQL may compute the difference in a branch of a
+/// CASE that is not used, so `greatest(…, 0)` keeps it from overflowing.
 fn ceiling(token: &str, spare: &str) -> String {
     format!("{token} + least({spare}, {LAST_TOKEN} - greatest({token}, 0))")
 }
@@ -198,7 +200,7 @@ pub(super) struct Sql {
     pub(super) acquire: Statements,
     pub(super) extend: Statements,
     pub(super) release: Statements,
-    pub(super) pass_on: Statements,
+    pub(super) transfer: Statements,
     /// Acquires and releases that also change records.
     pub(super) acquire_recorded: Statements,
     pub(super) release_recorded: Statements,
@@ -259,10 +261,10 @@ impl Sql {
                 general: plain(Notify::Waiters),
                 quiet: Some(plain(Notify::Nobody)),
             },
-            pass_on: Statements {
+            transfer: Statements {
                 one: None,
                 many: None,
-                general: general::pass_on(&table).into(),
+                general: general::transfer(&table).into(),
                 quiet: None,
             },
             rows: rest::rows(&table).into(),

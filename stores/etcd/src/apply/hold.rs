@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use dblock_core::store::{Extend, Outcome, PassOn, Released, Request, StoreError};
+use dblock_core::store::{Extend, Outcome, Released, Request, StoreError, Transfer};
 use etcd_client::Client;
 use futures_util::future::{join, join_all};
 
@@ -178,23 +178,23 @@ async fn finish(client: &mut Client, step: &Lengthened) -> Result<(), StoreError
 
 /// Answers pass-ons. The key stays, so its successor does too. It moves to an etcd lease of the fresh lease's
 /// length.
-pub(crate) async fn pass_on(
+pub(crate) async fn transfer(
     client: &Client,
     names: &Keys,
     leases: &Leases,
-    asks: &[(&Request, &PassOn)],
+    asks: &[(&Request, &Transfer)],
 ) -> Vec<Answer> {
     let steps = asks
         .iter()
-        .map(|ask| pass_one_on(client.clone(), names, leases, *ask));
+        .map(|ask| transfer_one(client.clone(), names, leases, *ask));
     join_all(steps).await
 }
 
-async fn pass_one_on(
+async fn transfer_one(
     mut client: Client,
     names: &Keys,
     leases: &Leases,
-    (request, ask): (&Request, &PassOn),
+    (request, ask): (&Request, &Transfer),
 ) -> Answer {
     let client = &mut client;
     let seen = look(client, names, &[&request.key]).await?.remove(0);
@@ -214,7 +214,7 @@ async fn pass_one_on(
         return Ok(Outcome::Lost);
     }
     let (former, ttl) = (stored.lease, seconds(ask.ttl));
-    stored.pass_on(ask)?;
+    stored.transfer(ask)?;
     let lease = longer_lease(ask.to, ttl);
     if !grant(client, lease, ttl).await? && !keep_alive(client, lease).await? {
         return Ok(Outcome::Skipped);

@@ -110,7 +110,7 @@ impl<C> Held<C> {
                 missing.then(|| self.extend(0, ttl))
             }
             State::ReleaseDue | State::Releasing { .. } => {
-                Some(self.ticket.clone().map_or(Action::Release, Action::PassOn))
+                Some(self.ticket.clone().map_or(Action::Release, Action::Transfer))
             }
         }
     }
@@ -164,7 +164,7 @@ impl<C> Held<C> {
         now: Time,
     ) -> After {
         let release = !matches!(action, Action::Extend(_));
-        let to_ticket = matches!(action, Action::PassOn(_));
+        let to_ticket = matches!(action, Action::Transfer(_));
         self.row_locked = matches!(answer, Ok(Outcome::Skipped));
         let unsure = matches!(self.state, State::Releasing { unsure: true });
         match answer {

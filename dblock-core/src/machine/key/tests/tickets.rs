@@ -1,7 +1,7 @@
 //! Leases on their way from one process to another.
 
 use super::*;
-use crate::store::PassOn;
+use crate::store::Transfer;
 
 const TICKET: Uuid = Uuid::from_u128(0x0071_C3E7);
 
@@ -20,11 +20,11 @@ impl Process {
     /// The lease that the ticket's is to be passed on to.
     fn asks_for_ticket(&mut self) -> Option<Uuid> {
         let request = self.sends()?;
-        let Action::PassOn(pass_on) = &request.action else {
+        let Action::Transfer(transfer) = &request.action else {
             panic!("{request:?}");
         };
-        assert_eq!((request.lease_id, pass_on.ttl), (TICKET, TTL));
-        Some(pass_on.to)
+        assert_eq!((request.lease_id, transfer.ttl), (TICKET, TTL));
+        Some(transfer.to)
     }
 
     /// The lease that is released by its id, because nobody has it.
@@ -130,7 +130,7 @@ fn the_lease_of_a_caller_that_was_refused_is_released() {
 #[test]
 fn a_caller_hears_at_its_deadline_what_the_store_said() {
     let (mut a, _, lease) = adopting();
-    assert!(a.passes(5 * SECOND - MS).is_empty());
+    assert!(a.passes(Duration::from_millis(4999)).is_empty());
     assert_eq!(a.passes(MS), ["a refused: no answer"]);
     assert!(a.answered(granted(7)).is_empty(), "it is nobody's");
     assert_eq!(a.releases(), Some(lease));
@@ -191,12 +191,12 @@ fn a_place_in_the_row_is_given_back_by_whoever_adopts() {
 
 fn becomes_a_ticket(a: &mut Process, to: &'static str) -> (Result<Option<Duration>, NotClosed>, Vec<String>) {
     let (ownership, confirm) = (a.ownership.clone().unwrap(), a.confirm(to));
-    a.step(|machine, env| machine.pass_on(env, &ownership, TICKET, 4 * SECOND, confirm))
+    a.step(|machine, env| machine.transfer(env, &ownership, TICKET, 4 * SECOND, confirm))
 }
 
 fn to_the_ticket(request: Option<Request>) -> bool {
     match request.unwrap().action {
-        Action::PassOn(PassOn { to, ttl, .. }) => (to, ttl) == (TICKET, 4 * SECOND),
+        Action::Transfer(Transfer { to, ttl, .. }) => (to, ttl) == (TICKET, 4 * SECOND),
         other => panic!("{other:?}"),
     }
 }

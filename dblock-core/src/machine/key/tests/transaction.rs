@@ -22,7 +22,7 @@ fn no_ttl_ends_it_and_nothing_is_sent_while_the_body_runs() {
     let body = a.ownership.clone().unwrap();
     assert!(a.passes(1_000 * TTL).is_empty());
     assert_eq!(a.sends(), None, "nothing is renewed");
-    assert_eq!(body.look(a.now).0, None);
+    assert_eq!(body.end_if_over(a.now).0, None);
     // The row says nothing new, so a nested call does not ask it.
     let confirm = a.confirm("nested");
     assert_eq!(

@@ -41,7 +41,7 @@ pub(super) fn acquire(table: &str) -> Parts {
     let next: Vec<_> = columns
         .iter()
         .map(|(column, then)| {
-            format!("{column} = CASE WHEN j.takes THEN NULL WHEN j.queues THEN {then} ELSE t.{column} END")
+            format!("{column} = CASE WHEN j.gets THEN NULL WHEN j.queues THEN {then} ELSE t.{column} END")
         })
         .collect();
     let next = next.join(",\n        ");
@@ -55,9 +55,9 @@ pub(super) fn acquire(table: &str) -> Parts {
     RETURNING lock_key, fence_token, expire_at - acquired_at AS remaining
 ), judged AS MATERIALIZED (
     SELECT *, mine AND held AND reentrant_count > 1 AS repeats,
-        NOT mine AND NOT held AS takes,
+        NOT mine AND NOT held AS gets,
         NOT mine AND held AS waits,
-        -- Only when less than half of what is there is left, so that pollers do not write each time.
+        -- Written again only when less than half of its time is left, so that pollers do not write each time.
         NOT mine AND held AND coalesce(wanted_until < now + wanted_for / 2, false) AS wants,
         NOT mine AND held AND wanted_for IS NOT NULL AND since IS NOT NULL AND CASE
             WHEN is_next THEN next_owner <> new_owner OR next_until < now + wanted_for / 2
@@ -81,23 +81,23 @@ pub(super) fn acquire(table: &str) -> Parts {
     ) stated
 ), written AS (
     UPDATE {table} t SET
-        lock_owner = CASE WHEN j.takes THEN j.new_owner ELSE t.lock_owner END,
-        lease_id = CASE WHEN j.takes THEN j.new_lease ELSE t.lease_id END,
-        holder = CASE WHEN j.takes THEN j.new_holder ELSE t.holder END,
+        lock_owner = CASE WHEN j.gets THEN j.new_owner ELSE t.lock_owner END,
+        lease_id = CASE WHEN j.gets THEN j.new_lease ELSE t.lease_id END,
+        holder = CASE WHEN j.gets THEN j.new_holder ELSE t.holder END,
         reentrant_count = CASE WHEN j.waits THEN t.reentrant_count ELSE 1 END,
-        fence_token = CASE WHEN j.takes THEN j.next_token ELSE t.fence_token END,
-        fence_ceiling = CASE WHEN j.takes THEN {ceiling} ELSE t.fence_ceiling END,
-        acquired_at = CASE WHEN j.takes THEN j.now ELSE t.acquired_at END,
-        expire_at = CASE WHEN j.takes THEN j.now + j.ttl ELSE t.expire_at END,
-        revoked = t.revoked AND NOT j.takes,
+        fence_token = CASE WHEN j.gets THEN j.next_token ELSE t.fence_token END,
+        fence_ceiling = CASE WHEN j.gets THEN {ceiling} ELSE t.fence_ceiling END,
+        acquired_at = CASE WHEN j.gets THEN j.now ELSE t.acquired_at END,
+        expire_at = CASE WHEN j.gets THEN j.now + j.ttl ELSE t.expire_at END,
+        revoked = t.revoked AND NOT j.gets,
         wanted_until = CASE WHEN j.wants THEN j.now + j.wanted_for ELSE t.wanted_until END,
         {next},
-        next_until = CASE WHEN j.takes THEN 0 WHEN j.queues THEN j.now + j.wanted_for ELSE t.next_until END
+        next_until = CASE WHEN j.gets THEN 0 WHEN j.queues THEN j.now + j.wanted_for ELSE t.next_until END
     FROM judged j
-    WHERE t.ctid = j.locked_at AND (j.takes OR j.repeats OR j.wants OR j.queues)
+    WHERE t.ctid = j.locked_at AND (j.gets OR j.repeats OR j.wants OR j.queues)
     RETURNING j.lock_key,
         CASE WHEN j.waits THEN CASE WHEN j.queues OR j.is_next THEN 'queued' ELSE 'busy' END
-            WHEN j.takes AND j.reentrant_count > 0 THEN 'taken over' ELSE 'granted' END,
+            WHEN j.gets AND j.reentrant_count > 0 THEN 'taken over' ELSE 'granted' END,
         t.fence_token, t.expire_at - j.now, t.wanted_until > j.now, j.lock_owner, j.holder, j.fence_token,
         t.next_ttl
 )"#
@@ -118,12 +118,12 @@ UNION ALL
 SELECT lock_key, CASE WHEN waits THEN CASE WHEN is_next THEN 'queued' ELSE 'busy' END
         WHEN held THEN 'granted' ELSE 'lost' END,
     fence_token, expire_at - now, wanted_until > now, lock_owner, holder, fence_token, next_ttl
-FROM judged WHERE NOT (takes OR repeats OR wants OR queues)
+FROM judged WHERE NOT (gets OR repeats OR wants OR queues)
 UNION ALL
 SELECT lock_key, 'granted', fence_token, remaining, false, NULL, NULL, NULL, NULL FROM inserted
 UNION ALL
--- Rows that others have locked: busy if the snapshot shows a holder, already carries the wish, and the lease is
--- not next and could not have become it.
+-- Rows that others have locked: busy if the snapshot shows a holder, `wanted_until` is far enough ahead, and the
+-- lease neither is the successor nor would have replaced it.
 SELECT lock_key, 'busy', fence_token, expire_at - now, true, lock_owner, holder, fence_token, NULL
 FROM (
     SELECT f.lock_key, f.new_lease, f.wanted_for, f.waited, t.fence_token, t.expire_at, t.wanted_until,
@@ -149,7 +149,7 @@ fn judged(table: &str, requests: &[(&str, &str)]) -> String {
             SELECT f.*, t.ctid AS locked_at, t.lease_id, t.reentrant_count, t.expire_at, t.wanted_until,
                 t.fence_token, t.fence_ceiling, t.next_lease, t.next_until, t.revoked
             FROM found f JOIN {table} t ON t.ctid = f.place FOR UPDATE OF t SKIP LOCKED OFFSET 0
-        -- A version that is newer than the snapshot may go with a record that the snapshot does not show.
+        -- A version that is newer than the snapshot may have been written with a record that the snapshot does not show.
         ) locked WHERE locked_at = place
     ) timed
 )"
@@ -191,7 +191,7 @@ SELECT lock_key, 'lost', 0, false, false FROM found WHERE place IS NULL"
 }
 
 /// Answers: key, outcome, fence token, remaining, wanted: as a grant. The successor stays.
-pub(super) fn pass_on(table: &str) -> String {
+pub(super) fn transfer(table: &str) -> String {
     let columns = [
         ("lock_key", "text"),
         ("lease", "uuid"),

@@ -1,6 +1,6 @@
 //! One row in its usual state: the uncontended path, in one round trip.
 //!
-//! If the row is locked or in another state, the statement changes nothing and answers no row; then that of
+//! If the row is locked or in another state, the statement changes nothing and returns no row; then that of
 //! [`super::general`] is sent. The parent module's text on locks applies here too.
 
 use super::{NO_SUCCESSOR, NOW, Notify, Parts, WITHOUT_FLUSH, ceiling, tell_freed};
@@ -9,8 +9,8 @@ use super::{NO_SUCCESSOR, NOW, Notify, Parts, WITHOUT_FLUSH, ceiling, tell_freed
 /// [`super::general`].
 ///
 /// One upsert serves both states, at two thirds of the cost of an `UPDATE` and an `INSERT` in separate CTEs.
-/// Before it the row is locked with `SKIP LOCKED`, and then the clock is read: a filter without columns is
-/// evaluated first.
+/// Before it the row is locked with `SKIP LOCKED`, and then the clock is read. PostgreSQL evaluates the `WHERE` of the
+/// lock before the clock, because it names no column.
 pub(super) fn acquire(table: &str) -> Parts {
     let token = "greatest(t.fence_ceiling + 1, excluded.fence_token)";
     let ceiling = ceiling(token, "$6");
