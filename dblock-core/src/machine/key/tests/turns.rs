@@ -100,7 +100,11 @@ fn a_key_is_taken_and_freed_without_a_request() {
     assert_eq!((body.lease_id, body.fence_token), (given.turn.lease_id, 7));
     assert!(a.machine.is_kept_in_transaction(&body));
     assert!(a.passes(1_000 * TTL).is_empty());
-    assert_eq!((a.sends(), body.end_if_over(a.now).0), (None, None), "no ttl runs");
+    assert_eq!(
+        (a.sends(), body.end_if_over(a.now).0),
+        (None, None),
+        "no ttl runs"
+    );
     assert!(a.is_over().is_empty());
     assert!(matches!(a.notes[..], [Note::Released(_)]), "{:?}", a.notes);
     assert_eq!(body.ended(), Some(LostReason::Released));
