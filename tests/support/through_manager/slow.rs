@@ -9,10 +9,13 @@ use dblock_conformance::forward_to_inner;
 use tokio::time::sleep;
 
 use super::AnyFixture;
-use super::setup::{LONG, RENEWED, Setup};
+use super::setup::{LONG, Setup};
 
 /// Half of the time that each request takes: its way, and that of its answer.
 const WAY: Duration = Duration::from_millis(750);
+
+/// The renewal is due after a third of it, and its answer long before its end.
+const TTL: Duration = Duration::from_secs(5);
 
 #[derive(Debug)]
 struct Slow {
@@ -47,13 +50,13 @@ pub async fn slow_answers_lose_no_lease(fixture: &dyn AnyFixture) {
     let locks = locks.build().await.unwrap();
     let body = async {
         let granted = setup.the_row("key").await;
-        let is_later = |row: &dblock::LockRow| row.now > granted.acquired_at + RENEWED;
+        let is_later = |row: &dblock::LockRow| row.now > granted.acquired_at + TTL;
         let later = setup.until("key", is_later).await;
         assert_eq!((later.lease_id, later.reentrant_count), (granted.lease_id, 1));
-        let inner = locks.lock("key").ttl(RENEWED).wait(LONG);
+        let inner = locks.lock("key").ttl(TTL).wait(LONG);
         inner.run(async {}).await.unwrap();
     };
-    let outer = locks.lock("key").wait(LONG).ttl(RENEWED);
+    let outer = locks.lock("key").wait(LONG).ttl(TTL);
     outer.run(body).await.unwrap();
     assert!(setup.is_free("key").await, "the release is confirmed");
 }
