@@ -129,12 +129,13 @@ impl LockGuard {
     ///   then keeps it.
     /// - [`LockError::Lost`] when the lease has ended, or an operator has revoked it.
     /// - [`LockError::Unconfirmed`] when the store did not confirm before the lease ended, or has no tickets
-    ///   ([`StoreErrorKind::Unsupported`](crate::store::StoreErrorKind::Unsupported)). If the store carries the
-    ///   request out late, the key is busy for the `ttl`.
+    ///   ([`StoreErrorKind::Unsupported`](crate::store::StoreErrorKind::Unsupported)). An open transaction that called
+    ///   `verify_in` keeps the row locked: commit it first.
+    ///
+    /// After an error the lock is released, as after a drop of the guard.
     ///
     /// # Cancel safety
-    /// Once polled, the guard has ended, whether or not the future is polled again. Without the ticket nobody
-    /// can adopt the lock, and the key is free when the `ttl` has passed.
+    /// Once polled, the guard has ended. If the future is dropped then, nobody has the ticket, and the lock is released.
     ///
     /// ```
     /// use std::time::Duration;

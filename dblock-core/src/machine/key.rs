@@ -305,6 +305,18 @@ impl<A, C> Machine<A, C> {
         })
     }
 
+    /// Nobody has the ticket with the lease `to`, for which [`transfer`](Self::transfer) has asked: the row may name it, or
+    /// a request on its way may make it do so.
+    pub fn give_up_ticket(&mut self, env: &mut Env<'_>, to: Uuid, ttl: Duration) {
+        self.during(env, |machine, env| {
+            let held = machine.held.as_mut();
+            let until = held.and_then(|held| held.give_up_ticket(to)).unwrap_or(env.now);
+            machine
+                .abandoned
+                .push(Abandoned::of_ticket(to, until, ttl, env.now));
+        });
+    }
+
     /// A fence check: no local hand-over from here on. The reply comes when the row names the owner.
     pub fn pin(&mut self, env: &mut Env<'_>, ownership: &Arc<Ownership>, confirm: Option<Confirm<C>>) {
         self.during(env, |machine, _| {

@@ -10,7 +10,7 @@ use super::record::RecordChange;
 use crate::key::Key;
 
 /// One request for one row.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Request {
     /// The row.
@@ -26,6 +26,18 @@ pub struct Request {
     /// lease. An `Extend` has none, and neither has a request to a store that keeps no
     /// [`records`](super::Store::records).
     pub record: Option<Arc<RecordChange>>,
+}
+
+/// Without the lease of a transfer, which may be the secret of a ticket.
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut fields = f.debug_struct("Request");
+        fields.field("key", &self.key);
+        if !matches!(self.action, Action::Transfer(_)) {
+            fields.field("lease_id", &self.lease_id);
+        }
+        fields.field("action", &self.action).field("record", &self.record).finish()
+    }
 }
 
 impl Request {
@@ -85,8 +97,8 @@ impl Kind {
     pub fn of(action: &Action) -> Self {
         match action {
             Action::Extend(_) => Self::Extend,
-            Action::Release => Self::Release,
-            Action::Acquire(_) | Action::Transfer(_) => Self::Acquire,
+            Action::Release | Action::Transfer(_) => Self::Release,
+            Action::Acquire(_) => Self::Acquire,
         }
     }
 }

@@ -1,5 +1,6 @@
 //! The holds of an owner.
 
+use std::mem;
 use std::time::Duration;
 
 use dblock_core::machine::key::NotClosed;
@@ -107,7 +108,10 @@ impl Hold {
             ),
         })?;
         self.has_left = true;
-        self.lease.confirmed(answer).await
+        let unheard = UnheardTicket { lease: &self.lease, to, ttl };
+        self.lease.confirmed(answer).await?;
+        mem::forget(unheard);
+        Ok(())
     }
 
     /// When the answer is dropped, the other holds on the key are lost, if a transaction keeps it: that frees the
@@ -163,6 +167,20 @@ impl Hold {
             unconfirmed.push((hold.lease.clone(), why));
         }
         unconfirmed
+    }
+}
+
+/// A ticket whose caller has not heard that it was made. Dropping it gives the lock back.
+struct UnheardTicket<'l> {
+    lease: &'l Lease,
+    to: Uuid,
+    ttl: Duration,
+}
+
+impl Drop for UnheardTicket<'_> {
+    fn drop(&mut self) {
+        let lease = self.lease;
+        lease.shared.give_up_ticket(lease.key(), self.to, self.ttl);
     }
 }
 

@@ -257,7 +257,11 @@ impl Lease {
             Ok(Err(Unconfirmed::Lost(reason))) => Err(self.lost(reason)),
             Ok(Err(Unconfirmed::NoAnswer(error))) => {
                 let waited = self.now().since(since);
-                Err(self.unconfirmed(error, waited, "the database has not answered in the time given"))
+                Err(self.unconfirmed(
+                    error,
+                    waited,
+                    "the database has not confirmed it in time; is a transaction that called `verify_in` still open?",
+                ))
             }
             // No answer will come: the lease was forgotten, or the engine has ended. Whoever asks is inside the
             // lock and has done some work, so it must not read as if nothing was done.

@@ -102,7 +102,8 @@ impl LockManager {
                 Err(late) => (late, Duration::ZERO),
             },
             Ok(nothing) => (turn, nothing.ahead()),
-            Err(error) if error.is_retryable() => (turn, Duration::ZERO),
+            // Where the pool is on another server for good, a lease finds that out too.
+            Err(error) if error.is_retryable() || is_elsewhere(&error) => (turn, Duration::ZERO),
             Err(error) => return Err(error),
         };
         // Nothing waits with a transaction open.
@@ -183,4 +184,9 @@ impl LockManager {
         };
         Err(LockError::store_of(key, StoreError::new(kind, message)))
     }
+}
+
+/// The store's own session may be on a server that is no longer the primary: only a write shows that.
+fn is_elsewhere(error: &LockError) -> bool {
+    matches!(error, LockError::Store { source, .. } if source.kind() == StoreErrorKind::Unsupported)
 }

@@ -230,10 +230,9 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         false
     }
 
-    /// A statement that fails where the transaction was over before the commit. This error may be the answer to an
-    /// earlier statement, for which its caller did not wait.
-    fn asks_after(&self, error: &DriverError) -> Option<&'static str> {
-        let _ = error;
+    /// A statement that fails where the transaction was over before the commit. It is asked where an earlier statement,
+    /// for whose answer the body did not wait, has failed.
+    fn asks_after(&self) -> Option<&'static str> {
         None
     }
 }

@@ -173,7 +173,8 @@ impl EtcdStore {
     /// has the lock `key`, which is the `full_key` of the guard. Call
     /// `LockGuard::pin` first, as the section "A condition for your own
     /// transaction" above shows. Without it the lock may go to another task in memory, and the condition
-    /// cannot tell that task's ownership from yours.
+    /// cannot tell that task's ownership from yours. Nor can it tell the owners apart between which a ticket has gone:
+    /// wait for the answers of such transactions before `LockGuard::into_ticket`.
     pub fn holds(&self, key: &str, fence_token: i64) -> Compare {
         let (slot, revision) = row::created_at(fence_token);
         let key = format!("{}{key}", self.names.rows(slot));

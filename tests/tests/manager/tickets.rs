@@ -96,7 +96,8 @@ async fn a_ticket_that_is_not_confirmed_is_none() {
             .acquire()
             .await
             .unwrap();
-        let error = guard.into_ticket(SHORT).await.unwrap_err();
+        // Longer than anybody waits below.
+        let error = guard.into_ticket(LONG * 10).await.unwrap_err();
         assert!(
             matches!(error, LockError::Unconfirmed { .. } | LockError::Lost { .. }),
             "{error:?}"
@@ -112,6 +113,43 @@ async fn a_ticket_that_is_not_confirmed_is_none() {
             .await
             .unwrap();
     }
+}
+
+/// A caller that does not wait for its ticket has none: the key is free when the store has answered.
+#[tokio::test(start_paused = true)]
+async fn a_ticket_whose_caller_has_gone_is_given_back() {
+    let store = FaultyStore::memory();
+    let (locks, other) = (store.manager(), store.other_process());
+    for fault in [Fault::SlowReply(SHORT), Fault::ReplyLost] {
+        store.next(Kind::Transfer, fault);
+        let asked = store.asked_to(Kind::Transfer).len();
+        let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
+        tokio::select! {
+            biased;
+            () = store.until_asked(Kind::Transfer, asked + 1) => {}
+            ticket = guard.into_ticket(LONG * 10) => panic!("{ticket:?}"),
+        }
+        let next = other.lock("key").options(&patient()).acquire().await;
+        next.unwrap().release().await.unwrap();
+    }
+}
+
+/// The operator was quicker than the renewal that would have told the holder.
+#[tokio::test(start_paused = true)]
+async fn a_revoked_lock_that_becomes_no_ticket_is_free_at_once() {
+    let store = FaultyStore::memory();
+    let (locks, other) = (store.manager(), store.other_process());
+    let guard = locks.lock("key").options(&long()).acquire().await.unwrap();
+    assert!(other.admin().revoke("key").await.unwrap());
+    let refused = guard.into_ticket(LONG).await.unwrap_err();
+    assert!(matches!(refused, LockError::Lost { .. }), "{refused:?}");
+    let free = other.lock("key").wait(SHORT).acquire().await.unwrap();
+    // So is a revoked ticket, when somebody adopts it.
+    let ticket = free.into_ticket(LONG).await.unwrap();
+    assert!(other.admin().revoke("key").await.unwrap());
+    let refused = locks.adopt(&ticket).await.unwrap_err();
+    assert!(matches!(refused, LockError::Lost { reason: LostReason::Ticket, .. }), "{refused:?}");
+    other.lock("key").wait(SHORT).acquire().await.unwrap().release().await.unwrap();
 }
 
 /// An adopt that is not answered ends with the ticket's ttl, and what it got is released.

@@ -60,6 +60,15 @@ impl Abandoned {
         }
     }
 
+    /// The lease of a ticket with this ttl that nobody has. No request can make the row name it after `until`.
+    pub(super) fn of_ticket(lease_id: Uuid, until: Time, ttl: Duration, now: Time) -> Self {
+        Self {
+            until,
+            over_at: until + on_any_clock(ttl),
+            ..Self::new(lease_id, ttl, now)
+        }
+    }
+
     /// A lease whose acquires were all answered: a successor, or a lease that the row names. It ends by
     /// itself at `until`.
     pub(super) fn all_answered(lease_id: Uuid, until: Time, now: Time) -> Self {

@@ -7,6 +7,7 @@
 //! - *A place as successor that this process has is given back* when a caller enters. The row keeps it until
 //!   it lapses.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use uuid::Uuid;
 
 use super::Machine;
 use super::abandoned::Abandoned;
+use super::asking::LastAnswer;
 use super::held::{Grant, Held, Times};
 use super::requests::OnItsWay;
 use crate::machine::call::Call;
@@ -25,7 +27,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// A caller that adopts a ticket.
-#[derive(Debug)]
 pub(super) struct Adoption<A> {
     pub(super) number: u64,
     waiter: Waiter<A>,
@@ -36,7 +37,17 @@ pub(super) struct Adoption<A> {
     sent: bool,
     pub(super) retry_at: Time,
     pause: Duration,
-    failure: Option<StoreError>,
+    /// What the last answer was, if it decided nothing.
+    last: Option<LastAnswer>,
+}
+
+/// Without the ticket's lease, which is its secret.
+impl<A> fmt::Debug for Adoption<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Adoption")
+            .field("number", &self.number)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<A> Adoption<A> {
@@ -72,7 +83,7 @@ impl<A, C> Machine<A, C> {
                 sent: false,
                 retry_at: since,
                 pause: FIRST_PAUSE,
-                failure: None,
+                last: None,
             });
             number
         })
@@ -100,7 +111,11 @@ impl<A, C> Machine<A, C> {
             let refusal = if is_held {
                 Refusal::TicketOver
             } else {
-                adoption.failure.clone().map_or(Refusal::NoAnswer, Refusal::Store)
+                match &adoption.last {
+                    Some(LastAnswer::Failed(error)) => Refusal::Store(error.clone()),
+                    Some(_) => Refusal::RowLocked,
+                    None => Refusal::NoAnswer,
+                }
             };
             self.refuse_adoption(adoption, refusal, now);
         }
@@ -177,6 +192,8 @@ impl<A, C> Machine<A, C> {
                 };
                 let deadline = grant.times.deadline(call.options.ttl);
                 if env.now < deadline {
+                    // A caller that has its turn may still be trying to take the key.
+                    self.turns.end_any();
                     self.give_up_unentered(env.now);
                     self.admit(grant, adoption.waiter, deadline, false, env);
                     return;
@@ -186,11 +203,15 @@ impl<A, C> Machine<A, C> {
             }
             Ok(Outcome::Lost) => {
                 adoption.sent = false;
+                // An operator may have revoked it: then the row still names it, and a release frees the row.
+                let over_at = adoption.deadline().unwrap_or(env.now);
+                self.abandoned
+                    .push(Abandoned::all_answered(adoption.ticket, over_at, env.now));
                 Refusal::TicketOver
             }
             Err(error) if !error.is_retryable() && !error.is_outcome_unknown() => Refusal::Store(error),
             other => {
-                adoption.failure = other.err();
+                adoption.last = Some(other.map_or_else(LastAnswer::Failed, |_| LastAnswer::RowLocked));
                 adoption.retry_at = env.now + env.jittered(adoption.pause);
                 adoption.pause = (adoption.pause * 2).min(LONGEST_PAUSE);
                 self.adopting.push(adoption);

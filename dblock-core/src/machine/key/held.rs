@@ -422,6 +422,13 @@ impl<C> Held<C> {
         self.leave(ownership, false, now).map_err(NotClosed::Over)
     }
 
+    /// Nobody has the ticket with the lease `to`: the lock is released instead. Returns by when this lease is over in
+    /// the store; `None` if it did not go to that ticket, or has gone.
+    pub(super) fn give_up_ticket(&mut self, to: Uuid) -> Option<Time> {
+        self.ticket.take_if(|ticket| ticket.to == to)?;
+        self.times().map(|times| times.over_at)
+    }
+
     /// The owner is done. Returns how long it held the lock, unless the lease was lost before.
     fn end_ownership(&self, now: Time) -> Option<Duration> {
         let ends = self.current.end(LostReason::Released, now);

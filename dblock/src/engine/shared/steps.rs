@@ -276,6 +276,12 @@ impl Shared {
         Ok(())
     }
 
+    /// Nobody has the ticket with the lease `to`.
+    pub(in crate::engine) fn give_up_ticket(self: &Arc<Self>, key: &Key, to: Uuid, ttl: Duration) {
+        let (_, _, unscheduled) = self.step_new(key, |machine, env| machine.give_up_ticket(env, to, ttl));
+        self.put(unscheduled);
+    }
+
     /// The transaction that kept the key is over, and the key is free.
     #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(in crate::engine) fn transaction_over(

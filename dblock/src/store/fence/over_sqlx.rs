@@ -1,7 +1,7 @@
 //! sqlx as a driver.
 
 use sqlx::error::DatabaseError;
-use sqlx::{AssertSqlSafe, Row as _};
+use sqlx::{AssertSqlSafe, Connection as _, Row as _};
 
 use super::{Database, Dialect, DriverError, FenceConnection, FenceStatement, TransactionId};
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
@@ -116,22 +116,22 @@ where
         return commit_checked(dialect, transaction).await.map(Ok);
     };
     let text = FenceStatement::new(dialect.database(), &text, []).behind_a_pooler(true);
-    let error = match transaction.execute(&text).await {
-        Ok(_) => return Ok(Ok(())),
-        Err(error) if dialect.was_over(&error) => return Ok(Err(error)),
-        Err(error) => error,
-    };
-    let asks = dialect.asks_after(&error);
-    let failed = dialect.failed(error);
-    if failed.is_retryable()
-        && let Some(asks) = asks
-    {
-        let asks = FenceStatement::new(dialect.database(), asks, []).behind_a_pooler(true);
-        if let Err(over) = transaction.execute(&asks).await {
-            return Ok(Err(over));
+    // The answer to a statement that the body has abandoned. It costs no round trip.
+    if let Err(error) = transaction.flush().await {
+        let failed = dialect.failed(driver_error(error));
+        if let Some(asks) = dialect.asks_after().filter(|_| failed.is_retryable()) {
+            let asks = FenceStatement::new(dialect.database(), asks, []).behind_a_pooler(true);
+            if let Err(over) = transaction.execute(&asks).await {
+                return Ok(Err(over));
+            }
         }
+        return Err(of_commit(failed));
     }
-    Err(of_commit(failed))
+    match transaction.execute(&text).await {
+        Ok(_) => Ok(Ok(())),
+        Err(error) if dialect.was_over(&error) => Ok(Err(error)),
+        Err(error) => Err(of_commit(dialect.failed(error))),
+    }
 }
 
 /// Commits a transaction that is known to be open, by its driver.

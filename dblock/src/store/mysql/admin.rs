@@ -23,8 +23,9 @@ pub(super) async fn inspect(store: &MySqlStore, filter: &InspectFilter) -> Resul
 /// Not an operator's call, so it may use an idle connection.
 pub(super) async fn rows(store: &MySqlStore, keys: &[Key]) -> Vec<Result<Option<LockRow>, StoreError>> {
     let found = async {
-        let mut connection = store.connections.take().await?;
+        // Read first: while the connection is taken, another one may be opened to another server.
         let sessions = store.met.identity.sessions();
+        let mut connection = store.connections.take().await?;
         let rows = row::fetch(&mut connection, sql::read_rows(&store.table_sql, keys.iter())).await;
         let session = connection.name().map(str::to_owned);
         let rows = connection.finish(rows.map_err(|error| store.failed(error)))?;

@@ -147,12 +147,10 @@ impl Dialect for MySql {
         error.code() == Some("1305")
     }
 
-    /// A statement that waits for a table, and was abandoned, has committed the transaction. The two numbers say that
-    /// the server has rolled it back.
-    fn asks_after(&self, error: &DriverError) -> Option<&'static str> {
-        let undone = [error::DEADLOCK, error::RECORD_CHANGED].map(|number| number.to_string());
-        let code = error.code()?;
-        (!undone.iter().any(|number| number == code)).then_some(MARK_IS_THERE)
+    /// A statement that waits for a table has committed the transaction. Where the server has rolled it back, there is no
+    /// savepoint either.
+    fn asks_after(&self) -> Option<&'static str> {
+        Some(MARK_IS_THERE)
     }
 }
 

@@ -23,10 +23,10 @@ const SCRIPTS: [&str; 3] = [
 /// How long a node waits for the migration of another one.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// How often a migration is tried while another node of Galera creates the same tables, and the pause in
-/// between.
+/// How often a migration is tried while another node of Galera creates the same tables, or a transaction uses them,
+/// and the pause in between.
 const TRIES: u32 = 20;
-const PAUSE: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_millis(500);
 
 pub(super) async fn check_schema(store: &MySqlStore) -> Result<(), StoreError> {
     let mut connection = store.connections.take_new().await?;
@@ -79,11 +79,12 @@ pub(super) async fn migrate(store: &MySqlStore) -> Result<(), StoreError> {
     done
 }
 
-/// Another node was first to create something.
+/// Another node was first to create something, or a transaction has the table. A statement waits for a second only,
+/// because renewals queue behind it.
 fn is_conflict(error: &StoreError) -> bool {
     let source = error.source().and_then(|source| source.downcast_ref());
     let number = source.and_then(error::number);
-    matches!(number, Some(error::DEADLOCK | error::INTERRUPTED))
+    matches!(number, Some(error::DEADLOCK | error::INTERRUPTED | error::LOCK_WAIT_TIMEOUT))
 }
 
 async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<(), StoreError> {

@@ -95,8 +95,9 @@ pub(super) async fn rows_of(store: &PostgresStore, keys: &[Key]) -> Vec<Result<O
     let texts: Vec<&str> = keys.iter().map(Key::as_str).collect();
     let statement = Statement::new(&store.sql.rows).bind(texts);
     let found = async {
-        let mut connection = store.connections.take().await?;
+        // Read first: while the connection is taken, another one may be opened to another server.
         let sessions = store.identity.sessions();
+        let mut connection = store.connections.take().await?;
         let rows = statement.fetch_all(&mut connection).await;
         let rows = connection.finish(rows.map_err(|error| store.failed(error)))?;
         if let Some(row) = rows.first() {

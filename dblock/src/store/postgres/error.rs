@@ -117,7 +117,7 @@ pub(super) fn is_refused_startup(error: &sqlx::Error) -> bool {
     has_code(error, "08P01") && error.as_database_error().is_some_and(names_it) || has_code(error, "0A000")
 }
 
-fn has_code(error: &sqlx::Error, code: &str) -> bool {
+pub(super) fn has_code(error: &sqlx::Error, code: &str) -> bool {
     error
         .as_database_error()
         .and_then(DatabaseError::code)

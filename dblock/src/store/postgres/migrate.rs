@@ -1,6 +1,10 @@
 //! The tables: checking their version, and creating them.
 
+use std::iter::repeat_n;
+use std::time::Duration;
+
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection, Row as _};
+use tokio::time::sleep;
 
 use super::statement::Statement;
 use super::{PostgresStore, error};
@@ -10,11 +14,16 @@ use crate::store::sql_row::schema_version;
 
 /// Settings of a migration's session, which may wait for the migrations of other nodes.
 const SESSION: [(&str, &str); 4] = [
+    // For the migration of another node.
     ("lock_timeout", "60s"),
     ("statement_timeout", "120s"),
     ("idle_in_transaction_session_timeout", "60s"),
     ("client_min_messages", "warning"),
 ];
+
+/// Between the tries while a transaction uses the table.
+const PAUSE: Duration = Duration::from_millis(500);
+const TRIES: usize = 80;
 
 /// Each may be run again.
 const SCRIPT: &str = concat!(
@@ -61,12 +70,22 @@ pub(super) async fn migrate(store: &PostgresStore) -> Result<(), StoreError> {
     let mut connection = connected.map_err(|error| error::of_connect_to(error, &options))?;
     let mut found = version(store, &mut connection).await?;
     if !schema::is_complete(found) {
-        run_script(store, &mut connection).await?;
+        let mut pauses = repeat_n(PAUSE, TRIES);
+        while let Err(error) = run_script(store, &mut connection).await {
+            let pause = pauses.next().filter(|_| is_in_use(&error)).ok_or(error)?;
+            sleep(pause).await;
+        }
         found = version(store, &mut connection).await?;
     }
     // The work is done, so errors while closing do not matter.
     drop(connection.close().await);
     schema::check(found, &store.table)
+}
+
+/// A transaction uses the table.
+fn is_in_use(error: &StoreError) -> bool {
+    let source = std::error::Error::source(error).and_then(|source| source.downcast_ref());
+    source.is_some_and(|error| error::has_code(error, "55P03"))
 }
 
 /// Runs the script in one transaction, one node after the other.
@@ -94,7 +113,8 @@ async fn run_script(store: &PostgresStore, connection: &mut PgConnection) -> Res
         tables.map(|table| format!("{schema}.{table}"))
     };
     let script = schema::script_for(SCRIPT, &tables);
-    let script = format!("SET LOCAL search_path = pg_catalog; {script}");
+    // Renewals queue behind an ALTER that queues behind a transaction which has taken a key.
+    let script = format!("SET LOCAL search_path = pg_catalog; SET LOCAL lock_timeout = '100ms'; {script}");
     let script = sqlx::raw_sql(AssertSqlSafe(script));
     script.execute(&mut *transaction).await.map_err(failed)?;
     transaction.commit().await.map_err(failed)

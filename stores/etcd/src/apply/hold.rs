@@ -207,6 +207,7 @@ async fn transfer_one(
         Outcome::granted(stored.fence_token(), left).with_wanted(wanted)
     };
     if stored.row.lease_id == ask.to {
+        leases.forget(request.lease_id);
         let left = left(client, stored.lease).await?;
         return Ok(left.map_or(Outcome::Lost, |left| granted(&stored, left)));
     }

@@ -191,11 +191,20 @@ impl<C> Held<C> {
                 After::Stands
             }
             Ok(Outcome::Granted { .. }) if to_ticket => {
-                self.released(now);
+                self.notes.push(Note::PassedOn(Arc::clone(&self.current)));
+                self.confirmations.reply_to_all(&Ok(()));
                 After::Over { passed_on: true }
             }
+            Ok(Outcome::Lost) if to_ticket => {
+                // An operator may have revoked the lease: then the row still names it, and the release frees it.
+                self.ticket = None;
+                self.state = State::ReleaseDue;
+                let lost = Unconfirmed::Lost(self.gone_because());
+                self.confirmations.reply_to_all(&Err(lost));
+                After::Stands
+            }
             // An earlier release was carried out, and its answer was lost.
-            Ok(Outcome::Lost) if release && unsure && !to_ticket => {
+            Ok(Outcome::Lost) if release && unsure => {
                 self.released(now);
                 After::Over { passed_on: false }
             }
@@ -297,13 +306,17 @@ impl<C> Held<C> {
         self.confirmations.reply_to_all(&Ok(()));
     }
 
-    /// The row no longer names the lease.
-    fn gone(&mut self, now: Time) {
-        let reason = if self.current.is_revoked() {
+    fn gone_because(&self) -> LostReason {
+        if self.current.is_revoked() {
             LostReason::Revoked
         } else {
             LostReason::Gone
-        };
+        }
+    }
+
+    /// The row no longer names the lease.
+    fn gone(&mut self, now: Time) {
+        let reason = self.gone_because();
         let all_left = self.needs_release() || matches!(self.state, State::Lingering { .. });
         self.lose(reason, now);
         let reason = if all_left {

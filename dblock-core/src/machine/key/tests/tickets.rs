@@ -106,11 +106,44 @@ fn a_key_that_this_process_holds_has_no_ticket() {
     assert_eq!(a.sends(), None);
 }
 
+/// An operator may have revoked it: then the row still names it.
 #[test]
-fn a_ticket_that_is_over_leaves_nothing_to_release() {
+fn a_ticket_that_is_over_is_released_once() {
+    for answer in [Outcome::Lost, released()] {
+        let (mut a, ..) = adopting();
+        assert_eq!(a.answered(Outcome::Lost), ["a refused: ticket over"]);
+        assert_eq!(a.releases(), Some(TICKET));
+        a.answered(answer);
+        a.passes(60 * SECOND);
+        assert_eq!(a.sends(), None);
+    }
+}
+
+#[test]
+fn a_row_that_stays_locked_is_told_at_the_deadline() {
     let (mut a, ..) = adopting();
-    assert_eq!(a.answered(Outcome::Lost), ["a refused: ticket over"]);
-    assert_eq!(a.sends(), None);
+    a.answered(Outcome::Skipped);
+    assert_eq!(a.passes(5 * SECOND), ["a refused: row locked"]);
+}
+
+/// Its transaction would write the row beside whoever has adopted.
+#[test]
+fn a_turn_to_take_is_over_when_a_ticket_is_adopted() {
+    let (mut a, ..) = adopting();
+    let taker = Arc::new(Call {
+        takes: Takes::First,
+        deadline: Some(a.now + 60 * SECOND),
+        ..call(options())
+    });
+    let asks = Arc::clone(&taker);
+    let (number, _) = a.step(|machine, env| machine.acquire(env, asks, "b"));
+    assert_eq!(a.answered(Outcome::Skipped), ["b may take"]);
+    let turn = a.turn.take().unwrap().1;
+    a.passes(100 * MS);
+    a.asks_for_ticket().unwrap();
+    assert_eq!(a.answered(granted(7)), ["a has 7"]);
+    let taken = a.step(|machine, env| machine.taken(env, number, turn.lease_id, 9, taker));
+    assert!(taken.0.is_none(), "it would replace a");
 }
 
 /// The row may name the lease of a caller that got no answer.
@@ -242,4 +275,63 @@ fn a_store_without_tickets_releases_the_lease() {
     a.fails(StoreErrorKind::Unsupported);
     a.passes(SECOND);
     assert_eq!(a.sends().unwrap().action, Action::Release);
+}
+
+/// The row may name the lease of the ticket, or be made to by the request that is on its way.
+#[test]
+fn a_ticket_that_nobody_has_is_released() {
+    let mut a = Process::holding("a");
+    becomes_a_ticket(&mut a, "a").0.unwrap();
+    assert!(to_the_ticket(a.sends()));
+    a.says(|machine, env| machine.give_up_ticket(env, TICKET, 4 * SECOND));
+    let own = a.ownership.clone().unwrap().lease_id;
+    a.fails(StoreErrorKind::Interrupted);
+    a.passes(SECOND);
+    assert_eq!(a.releases(), Some(own), "no second request for the ticket");
+    a.answered(Outcome::Lost);
+    assert_eq!(a.releases(), Some(TICKET));
+    a.answered(Outcome::Lost);
+    // The first request may be carried out while the lease that it is for lives.
+    a.passes(2 * TTL);
+    assert_eq!(a.releases(), Some(TICKET));
+    a.answered(Outcome::Lost);
+    a.passes(60 * SECOND);
+    assert_eq!(a.sends(), None);
+
+    let mut a = Process::holding("a");
+    becomes_a_ticket(&mut a, "a").0.unwrap();
+    assert!(to_the_ticket(a.sends()));
+    assert_eq!(a.answered(granted(8)), ["a confirmed"]);
+    a.says(|machine, env| machine.give_up_ticket(env, TICKET, 4 * SECOND));
+    assert_eq!(a.releases(), Some(TICKET), "its caller has not heard of it");
+    a.answered(released());
+    a.passes(60 * SECOND);
+    assert_eq!(a.sends(), None);
+}
+
+/// The row still names a lease that an operator has revoked.
+#[test]
+fn a_revoked_lease_that_becomes_no_ticket_is_released() {
+    let mut a = Process::holding("a");
+    becomes_a_ticket(&mut a, "a").0.unwrap();
+    assert!(to_the_ticket(a.sends()));
+    assert_eq!(a.answered(Outcome::Lost), ["a lost: Gone"]);
+    let own = a.ownership.clone().unwrap().lease_id;
+    assert_eq!(a.releases(), Some(own));
+    a.answered(released());
+    assert_eq!(a.sends(), None);
+}
+
+#[test]
+fn a_request_does_not_show_the_secret() {
+    let mut a = Process::holding("a");
+    becomes_a_ticket(&mut a, "a").0.unwrap();
+    let into = a.sends().unwrap();
+    let mut b = Process::new();
+    b.adopts("b", call(options()));
+    let out_of = b.sends().unwrap();
+    for request in [into, out_of] {
+        assert!(!format!("{request:?}").contains(&TICKET.to_string()), "{request:?}");
+    }
+    assert!(!format!("{:?}", b.machine).contains(&TICKET.to_string()));
 }
