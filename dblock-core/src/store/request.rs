@@ -36,7 +36,10 @@ impl fmt::Debug for Request {
         if !matches!(self.action, Action::Transfer(_)) {
             fields.field("lease_id", &self.lease_id);
         }
-        fields.field("action", &self.action).field("record", &self.record).finish()
+        fields
+            .field("action", &self.action)
+            .field("record", &self.record)
+            .finish()
     }
 }
 

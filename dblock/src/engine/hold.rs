@@ -108,7 +108,11 @@ impl Hold {
             ),
         })?;
         self.has_left = true;
-        let unheard = UnheardTicket { lease: &self.lease, to, ttl };
+        let unheard = UnheardTicket {
+            lease: &self.lease,
+            to,
+            ttl,
+        };
         self.lease.confirmed(answer).await?;
         mem::forget(unheard);
         Ok(())

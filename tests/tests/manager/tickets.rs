@@ -148,8 +148,25 @@ async fn a_revoked_lock_that_becomes_no_ticket_is_free_at_once() {
     let ticket = free.into_ticket(LONG).await.unwrap();
     assert!(other.admin().revoke("key").await.unwrap());
     let refused = locks.adopt(&ticket).await.unwrap_err();
-    assert!(matches!(refused, LockError::Lost { reason: LostReason::Ticket, .. }), "{refused:?}");
-    other.lock("key").wait(SHORT).acquire().await.unwrap().release().await.unwrap();
+    assert!(
+        matches!(
+            refused,
+            LockError::Lost {
+                reason: LostReason::Ticket,
+                ..
+            }
+        ),
+        "{refused:?}"
+    );
+    other
+        .lock("key")
+        .wait(SHORT)
+        .acquire()
+        .await
+        .unwrap()
+        .release()
+        .await
+        .unwrap();
 }
 
 /// An adopt that is not answered ends with the ticket's ttl, and what it got is released.

@@ -84,7 +84,10 @@ pub(super) async fn migrate(store: &MySqlStore) -> Result<(), StoreError> {
 fn is_conflict(error: &StoreError) -> bool {
     let source = error.source().and_then(|source| source.downcast_ref());
     let number = source.and_then(error::number);
-    matches!(number, Some(error::DEADLOCK | error::INTERRUPTED | error::LOCK_WAIT_TIMEOUT))
+    matches!(
+        number,
+        Some(error::DEADLOCK | error::INTERRUPTED | error::LOCK_WAIT_TIMEOUT)
+    )
 }
 
 async fn run_on(store: &MySqlStore, connection: &mut MySqlConnection) -> Result<(), StoreError> {
