@@ -217,6 +217,55 @@ mod custom_store {
     dblock_tests::manager_conformance!(Some(InAFolder(tempfile::tempdir().unwrap())));
 }
 
+/// A store that takes the answer to a dropped request for that of the next one, as over a connection that was given back
+/// too soon.
+mod out_of_step {
+    use std::collections::VecDeque;
+    use std::sync::{Arc, Mutex};
+
+    use dblock::store::{Capabilities, MemoryStore, Outcome, Request, Store, StoreError, StoreFuture};
+    use dblock_conformance::{Fixture, dropped_requests_leave_the_store_usable, forward_to_inner};
+    use tokio::task::yield_now;
+
+    #[derive(Debug, Default)]
+    struct OutOfStep {
+        inner: MemoryStore,
+        unanswered: Mutex<VecDeque<Vec<Request>>>,
+    }
+
+    impl Store for OutOfStep {
+        fn capabilities(&self) -> Capabilities {
+            self.inner.capabilities()
+        }
+
+        fn apply<'a>(
+            &'a self,
+            requests: &'a [Request],
+        ) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+            Box::pin(async move {
+                self.unanswered.lock().unwrap().push_back(requests.to_vec());
+                yield_now().await;
+                let first = self.unanswered.lock().unwrap().pop_front().unwrap();
+                self.inner.apply(&first).await
+            })
+        }
+
+        forward_to_inner!();
+    }
+
+    impl Fixture for OutOfStep {
+        async fn store(&self) -> Arc<dyn Store> {
+            Arc::new(Self::default())
+        }
+    }
+
+    #[tokio::test]
+    #[should_panic(expected = "was answered with")]
+    async fn is_found() {
+        dropped_requests_leave_the_store_usable(&OutOfStep::default()).await;
+    }
+}
+
 /// A check that is not in the list of its macro would never run.
 #[test]
 fn the_lists_have_every_check() {
