@@ -238,10 +238,7 @@ mod out_of_step {
             self.inner.capabilities()
         }
 
-        fn apply<'a>(
-            &'a self,
-            requests: &'a [Request],
-        ) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+        fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
             Box::pin(async move {
                 self.unanswered.lock().unwrap().push_back(requests.to_vec());
                 yield_now().await;
