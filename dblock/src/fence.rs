@@ -17,7 +17,7 @@ mod which_transaction;
 
 use futures_util::future::try_join_all;
 
-pub(crate) use self::by_lease::{Mark, begins, by_lease, commit_by_lease, may_check_last};
+pub(crate) use self::by_lease::{Mark, by_lease, commit_by_lease};
 #[cfg(feature = "run_once")]
 pub(crate) use self::keep::complete;
 pub(crate) use self::keep::{

@@ -102,8 +102,6 @@ pub(crate) struct Cell {
     /// When the schedule looks at it; 0 for never. Written under the schedule's mutex only.
     pub(super) look_at: AtomicU64,
     changed: Notify,
-    /// A transaction that keeps the key is about to be committed.
-    commits: Notify,
 }
 
 impl Cell {
@@ -127,20 +125,6 @@ impl Cell {
             }
             changed.await;
         }
-    }
-
-    /// A transaction that keeps the key is about to be committed: tells the caller that has waited longest.
-    #[cfg(feature = "sql")]
-    pub(super) fn tell_next(&self) {
-        if lock(&self.state).machine.has_callers() {
-            self.commits.notify_one();
-        }
-    }
-
-    /// Completes for one of those that wait, when a transaction is about to be committed.
-    #[cfg(feature = "sql")]
-    pub(super) async fn soon_free(&self) {
-        self.commits.notified().await;
     }
 
     /// How many holds `ownership` has: 0 once it has ended.
@@ -210,7 +194,6 @@ impl Cells {
                     most_together: AtomicUsize::new(MAX_BATCH),
                     look_at: AtomicU64::new(0),
                     changed: Notify::new(),
-                    commits: Notify::new(),
                 });
                 Arc::clone(place.insert(cell))
             }

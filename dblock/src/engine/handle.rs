@@ -103,16 +103,6 @@ impl EngineHandle {
         self.fence_source_if(key, |_| true)
     }
 
-    /// Completes for the caller that has waited longest for the key, when a transaction that keeps it is about to be
-    /// committed.
-    #[cfg(feature = "sql")]
-    pub(crate) async fn soon_free(&self, key: &Key) {
-        match self.shared.cells.find(key) {
-            Some(cell) => cell.soon_free().await,
-            None => std::future::pending().await,
-        }
-    }
-
     /// The data for a transaction that takes the key itself, if it can.
     #[cfg(feature = "sql")]
     pub(crate) fn source_to_take(&self, key: &Key) -> Option<&FenceSource> {

@@ -77,12 +77,6 @@ impl Lease {
         reason
     }
 
-    /// Its transaction is about to be committed.
-    #[cfg(feature = "sql")]
-    pub(crate) fn tell_next(&self) {
-        self.cell.tell_next();
-    }
-
     /// Fails when the lease has ended.
     pub(crate) fn check(&self) -> Result<(), LockError> {
         self.lost_reason().map_or(Ok(()), |reason| Err(self.lost(reason)))

@@ -1,4 +1,4 @@
-//! Locks that go on as a lease beside their transaction: a check of the lease goes with its commit.
+//! Locks that go on as a lease beside their transaction: a check of the lease is its last statement before the commit.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -8,11 +8,10 @@ use tokio::time::timeout;
 
 use super::keep::{COMMIT_TIMEOUT, STATEMENT_TIMEOUT, commit_unanswered, other_hold, over};
 use super::{check_of, failed, refused};
-use crate::Key;
 use crate::LockError;
 use crate::LockOptions;
 use crate::engine::{EngineHandle, Hold, Lease};
-use crate::store::fence::{self, FenceConnection, FenceSource, FenceStatement, PoolId};
+use crate::store::fence::{self, FenceConnection, FenceSource, PoolId};
 use crate::store::{StoreError, StoreErrorKind};
 
 /// A lease whose transaction ends with a check of it. Meanwhile it is shared with no other task, and in no other
@@ -24,12 +23,10 @@ pub(crate) struct InTransaction {
 }
 
 impl InTransaction {
-    fn new(lease: Lease, mark: Mark) -> Self {
+    fn new(lease: Lease) -> Self {
+        let mark = Arc::new(Mark::new());
         lease.set_transaction_mark(mark.0);
-        Self {
-            lease,
-            mark: Arc::new(mark),
-        }
+        Self { lease, mark }
     }
 
     pub(super) fn mark(&self) -> Arc<Mark> {
@@ -38,7 +35,8 @@ impl InTransaction {
 
     /// The statement that begins the transaction.
     pub(crate) fn begins(&self, engine: &EngineHandle) -> Option<String> {
-        begins(engine, self.lease.key(), &self.mark)
+        let source = engine.fence_source(self.lease.key())?;
+        Some(source.dialect.by_lease(source)?.begins(self.mark.0))
     }
 }
 
@@ -61,7 +59,7 @@ impl Mark {
         MARKS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         let mut marks = Self::all();
         let mut mark = 1;
         while !marks.insert(mark) {
@@ -77,33 +75,18 @@ impl Drop for Mark {
     }
 }
 
-/// The statement that begins a transaction with this mark, where the store has one.
-pub(crate) fn begins(engine: &EngineHandle, key: &Key, mark: &Mark) -> Option<String> {
-    let source = engine.fence_source(key)?;
-    Some(source.dialect.by_lease()?.begins(mark.0))
-}
-
-/// Whether a check may be the last statement of this pool's transactions, where it is no surprise: the pool is known to be
-/// of the lock's database, and a statement of its transactions sees what others wrote since they began.
-pub(crate) fn may_check_last(engine: &EngineHandle, key: &Key, pool: PoolId) -> bool {
-    let source = engine.fence_source(key);
-    source.is_some_and(|source| source.pools.may_check_last(pool) && source.dialect.by_lease().is_some())
-}
-
-/// The lease of a call that has just acquired it, if it may go on.
-pub(crate) fn by_lease(
-    hold: &Hold,
-    options: &LockOptions,
-    pool: PoolId,
-    mark: Option<Mark>,
-) -> Option<InTransaction> {
+/// The lease of a call that has just acquired it, if it may go on: where the check is no surprise. The pool is known to
+/// be of the lock's database, and a statement of its transactions sees what others wrote since they began.
+pub(crate) fn by_lease(hold: &Hold, options: &LockOptions, pool: PoolId) -> Option<InTransaction> {
     let lease = hold.lease();
-    let may = may_check_last(hold.engine(), lease.key(), pool)
+    let source = hold.engine().fence_source(lease.key())?;
+    let may = source.pools.may_check_last(pool)
+        && source.dialect.by_lease(source).is_some()
         && options.renew
         && lease.hold_count() == 1
         && lease.lost_reason().is_none()
         && !lease.is_kept_in_transaction();
-    may.then(|| InTransaction::new(lease.clone(), mark.unwrap_or_else(Mark::new)))
+    may.then(|| InTransaction::new(lease.clone()))
 }
 
 /// Commits a transaction whose lock goes on as a lease, unless that is over. The check keeps others from the key until
@@ -125,33 +108,36 @@ where
     }
     let check = check_of(lease, hold.engine())?;
     let (source, dialect) = (check.source, check.source.dialect);
-    let Some(by_lease) = dialect.by_lease() else {
+    let Some(by_lease) = dialect.by_lease(source) else {
         return Err(refused(lease, hold.engine()).await);
     };
     if !transaction.is_in_transaction() {
         return Err(failed(lease, over()));
     }
-    let own = lease.transaction_mark();
-    let commit = (by_lease.commit)(&source.table, check.lease_id, own);
-    let commit = FenceStatement::new(dialect.database(), &commit, [check.key.as_str().to_owned()]);
-    let commit = commit.behind_a_pooler(true);
-    lease.tell_next();
-    let committed = timeout(COMMIT_TIMEOUT, transaction.execute(&commit)).await;
-    let refusal = match committed.map_err(|_| failed(lease, commit_unanswered(COMMIT_TIMEOUT)))? {
-        Ok(_) => return Ok(()),
-        Err(error) if dialect.was_over(&error) => return Err(failed(lease, over().with_source(error))),
-        Err(error) if dialect.found_no_lease(&error) => match refused(lease, hold.engine()).await {
-            LockError::Store { source: error, .. } => failed(lease, must_lock_first(error, source, pool)),
-            lost => lost,
+    let own = lease.transaction_mark().to_string();
+    let [key, lease_id, _] = check.values();
+    let mark = source.query(&mut transaction, &by_lease.check, [key, lease_id]);
+    let checked = timeout(STATEMENT_TIMEOUT, mark).await;
+    // A body may have ended the transaction: nobody knows.
+    let refusal = match checked.map_err(|_| failed(lease, commit_unanswered(STATEMENT_TIMEOUT)))? {
+        Ok(marks) => match marks.first() {
+            Some(mark) if *mark == own => {
+                let committed = timeout(COMMIT_TIMEOUT, fence::commit_checked(dialect, transaction)).await;
+                let committed = committed.unwrap_or_else(|_| Err(commit_unanswered(COMMIT_TIMEOUT)));
+                return committed.map_err(|error| failed(lease, error));
+            }
+            Some(_) => return Err(failed(lease, over())),
+            None => match refused(lease, hold.engine()).await {
+                LockError::Store { source: error, .. } => failed(lease, must_lock_first(error, source, pool)),
+                lost => lost,
+            },
         },
-        Err(error) => failed(lease, of_check(dialect.failed(error), source, pool)),
+        Err(error) => failed(lease, of_check(error, source, pool)),
     };
     // Where the body has ended the transaction, its work stands.
     let mark = source.query(&mut transaction, by_lease.mark, []);
     match timeout(STATEMENT_TIMEOUT, mark).await {
-        Ok(Ok(marks)) if refusal.is_retryable() && marks.first() != Some(&own.to_string()) => {
-            Err(failed(lease, over()))
-        }
+        Ok(Ok(marks)) if refusal.is_retryable() && marks.first() != Some(&own) => Err(failed(lease, over())),
         _ => Err(refusal),
     }
 }

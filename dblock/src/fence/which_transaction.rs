@@ -44,9 +44,9 @@ pub(super) async fn marked_transaction(
     transaction: &mut dyn FenceConnection,
 ) -> Result<(), LockError> {
     let source = check_of(lease, engine)?.source;
-    let dialect = source.dialect_in(transaction);
-    let dialect = dialect.map_err(|error| failed(lease, error))?;
-    let Some(by_lease) = dialect.by_lease() else {
+    let by_lease = source.dialect_in(transaction);
+    let by_lease = by_lease.map(|dialect| dialect.by_lease(source));
+    let Some(by_lease) = by_lease.map_err(|error| failed(lease, error))? else {
         return Err(failed(lease, ends_with_another()));
     };
     let mark = source.query(transaction, by_lease.mark, []).await;

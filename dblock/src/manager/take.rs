@@ -30,7 +30,7 @@ impl LockManager {
     pub(super) fn takes(&self, key: &Key) -> Takes {
         match self.shared.engine.source_to_take(key) {
             None => Takes::No,
-            Some(source) if source.dialect.by_lease().is_some() => Takes::Alone,
+            Some(source) if source.dialect.by_lease(source).is_some() => Takes::Alone,
             Some(_) => Takes::First,
         }
     }

@@ -17,7 +17,7 @@ use crate::LockError;
 use crate::LockOptions;
 use crate::body;
 use crate::engine::{Entered, Hold};
-use crate::fence::{self, Ends, FenceConnection, Mark, STATEMENT_TIMEOUT};
+use crate::fence::{self, Ends, FenceConnection, STATEMENT_TIMEOUT};
 use crate::store::fence::PoolId;
 use crate::transaction::{LockedTransaction, begin_on, connection_of};
 
@@ -170,9 +170,6 @@ impl LockBuilder<'_> {
     }
 }
 
-/// A transaction that has begun before its lock.
-type Early<DB> = (Transaction<'static, DB>, Mark);
-
 /// A transaction that has begun under a lock. The transaction is dropped before the hold is.
 pub(super) struct Opened<DB: sqlx::Database> {
     pub(super) transaction: Transaction<'static, DB>,
@@ -217,24 +214,14 @@ impl LockManager {
         self.check(options)?;
         let opens = async {
             loop {
-                let enters = self.enter_or_turn(key, options, began, self.takes(key));
-                let (entered, early) = self.begin_early(key, enters, pool).await?;
-                let hold = match entered {
+                let takes = self.takes(key);
+                let hold = match self.enter_or_turn(key, options, began, takes).await? {
                     Entered::Hold(hold) => hold,
                     Entered::Turn(turn) => match self.take(key, turn, began, pool).await? {
                         Ok(opened) => return Ok(opened),
                         Err(hold) => hold,
                     },
                 };
-                if let Some((transaction, mark)) = early
-                    && let Some(lease) = fence::by_lease(&hold, options, pool_id(pool), Some(mark))
-                {
-                    return Ok(Opened {
-                        transaction,
-                        ends: Ends::ByLease(lease),
-                        hold,
-                    });
-                }
                 if let Some((hold, connection)) = self.connect_under(hold, options, began, pool).await? {
                     return Self::open_under(hold, options, connection, pool_id(pool)).await;
                 }
@@ -243,58 +230,6 @@ impl LockManager {
         let span = self.span(&key.typed(), options);
         let opened = opens.instrument(span.clone()).await;
         recorded(&span, opened, |opened| opened.hold.lease())
-    }
-
-    /// Waits for the lock, or for a turn. While another caller's transaction is being committed, the caller that has waited
-    /// longest begins its own, on a connection that is idle. It is kept for a moment only: callers that wait must not
-    /// keep connections from those that work.
-    ///
-    /// `BEGIN` takes no snapshot, so the body sees what was committed before it.
-    async fn begin_early<DB>(
-        &self,
-        key: &Key,
-        enters: impl Future<Output = Result<Entered, LockError>>,
-        pool: &Pool<DB>,
-    ) -> Result<(Entered, Option<Early<DB>>), LockError>
-    where
-        DB: sqlx::Database,
-        Transaction<'static, DB>: FenceConnection,
-    {
-        let engine = &self.shared.engine;
-        let mut enters = pin!(enters);
-        if !fence::may_check_last(engine, key, pool_id(pool)) {
-            return Ok((enters.await?, None));
-        }
-        loop {
-            tokio::select! {
-                biased;
-                entered = &mut enters => return Ok((entered?, None)),
-                () = engine.soon_free(key) => {}
-            }
-            let Some(connection) = pool.try_acquire() else {
-                continue;
-            };
-            let mark = Mark::new();
-            let Some(begins) = fence::begins(engine, key, &mark) else {
-                continue;
-            };
-            let mut begins = pin!(timeout(STATEMENT_TIMEOUT, begin_on(connection, Some(begins))));
-            let begun = tokio::select! {
-                biased;
-                entered = &mut enters => {
-                    let begun = begins.await.ok().and_then(Result::ok);
-                    return Ok((entered?, begun.map(|transaction| (transaction, mark))));
-                }
-                begun = &mut begins => begun,
-            };
-            let early = begun
-                .ok()
-                .and_then(Result::ok)
-                .map(|transaction| (transaction, mark));
-            if let Ok(entered) = timeout(CONNECTING, &mut enters).await {
-                return Ok((entered?, early));
-            }
-        }
     }
 
     /// Gets a connection for a hold. The pool keeps the key from others for a while only; a connection that comes later
@@ -339,7 +274,7 @@ impl LockManager {
         DB: sqlx::Database,
         Transaction<'static, DB>: FenceConnection,
     {
-        let in_transaction = fence::by_lease(&hold, options, pool, None);
+        let in_transaction = fence::by_lease(&hold, options, pool);
         let begins = match &in_transaction {
             Some(in_transaction) => in_transaction.begins(hold.engine()),
             None => fence::begins_with(&hold).map(str::to_owned),

@@ -20,7 +20,7 @@ use dblock_core::store::rules::Took;
 use uuid::Uuid;
 
 pub use self::error::DriverError;
-pub(crate) use self::over_sqlx::{begin_failed, commit, is_old_snapshot, of_commit};
+pub(crate) use self::over_sqlx::{begin_failed, commit, commit_checked, is_old_snapshot, of_commit};
 pub(crate) use self::source::{FenceSource, Identity, PoolId, Pools};
 pub use self::statement::FenceStatement;
 #[cfg(feature = "postgres")]
@@ -218,19 +218,14 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         None
     }
 
-    /// How a transaction ends with a check of a lease, if it can.
-    fn by_lease(&self) -> Option<ByLease> {
+    /// How a transaction ends with a check of a lease of `source`, if it can.
+    fn by_lease(&self, source: &FenceSource) -> Option<ByLease> {
+        let _ = source;
         None
     }
 
     /// Whether this error of a commit says that the transaction was over before.
     fn was_over(&self, error: &DriverError) -> bool {
-        let _ = error;
-        false
-    }
-
-    /// Whether this error of [`ByLease::commit`] says that the row does not name the lease.
-    fn found_no_lease(&self, error: &DriverError) -> bool {
         let _ = error;
         false
     }
@@ -249,9 +244,8 @@ pub(crate) struct ByLease {
     pub(crate) begin: &'static str,
     /// Returns the mark of the transaction, or an empty text.
     pub(crate) mark: &'static str,
-    /// For the table, the lease and the mark: one message, which commits if the row of the key `$1` names the lease and the
-    /// transaction has the mark.
-    pub(crate) commit: fn(&str, Uuid, u64) -> String,
+    /// `$1` key, `$2` lease. If the row names the lease, it returns the mark, and has the row locked.
+    pub(crate) check: String,
 }
 
 impl ByLease {

@@ -135,7 +135,7 @@ where
 }
 
 /// Commits a transaction that is known to be open, by its driver.
-async fn commit_checked<DB: sqlx::Database>(
+pub(crate) async fn commit_checked<DB: sqlx::Database>(
     dialect: &dyn Dialect,
     transaction: sqlx::Transaction<'static, DB>,
 ) -> Result<(), StoreError> {

@@ -7,8 +7,8 @@ use dblock_core::store::rules::Took;
 use super::{error, sql};
 use crate::store::fence::take::took;
 use crate::store::fence::{
-    ByLease, Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, Take, Taken,
-    TransactionId, time_left, unreadable,
+    ByLease, Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease, Take,
+    Taken, TransactionId, time_left, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -138,26 +138,17 @@ impl Dialect for Postgres {
         Some(sql::commit(id.map(String::as_str)))
     }
 
-    fn by_lease(&self) -> Option<ByLease> {
+    fn by_lease(&self, source: &FenceSource) -> Option<ByLease> {
         Some(ByLease {
             begin: sql::BEGIN_MARKED,
             mark: sql::MARK,
-            commit: sql::commit_by_lease,
+            check: sql::check_lease(&source.table, source.idle_limit),
         })
     }
 
     fn was_over(&self, error: &DriverError) -> bool {
-        says(error, sql::OVER)
+        error.code() == Some("22P02") && error.to_string().contains(sql::OVER)
     }
-
-    fn found_no_lease(&self, error: &DriverError) -> bool {
-        says(error, sql::GONE)
-    }
-}
-
-/// A text of ours that is no number.
-fn says(error: &DriverError, text: &str) -> bool {
-    error.code() == Some("22P02") && error.to_string().contains(text)
 }
 
 fn taken(answer: &str) -> Result<Took<Taken>, StoreError> {

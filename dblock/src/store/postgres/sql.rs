@@ -43,8 +43,8 @@ pub(super) use open::{DOUBT, OWN_APPLICATION, PREPARED, SESSION, UNKNOWN};
 #[cfg(feature = "run_once")]
 pub(super) use record::complete_in;
 pub(super) use rest::{
-    BEGIN_MARKED, BELOW_SAVEPOINT, GONE, MARK, NOT_IN_SNAPSHOT, RELEASED_WHOLE, commit_by_lease,
-    reads_release, release_in, verify,
+    BEGIN_MARKED, BELOW_SAVEPOINT, MARK, NOT_IN_SNAPSHOT, RELEASED_WHOLE, check_lease, reads_release,
+    release_in, verify,
 };
 pub(super) use take::{OVER, TAKEN_BELOW_SAVEPOINT, commit, take, take_free};
 

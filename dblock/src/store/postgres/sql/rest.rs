@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use uuid::Uuid;
-
-use super::{NO_SUCCESSOR, NOW, Notify, OVER, open, tell_freed};
+use super::{NO_SUCCESSOR, NOW, Notify, open, tell_freed};
 use crate::store::sql_row::COLUMNS;
 
 /// Parameters: the keys. The last column is the table's [`identity`].
@@ -174,20 +172,16 @@ pub(in super::super) const BEGIN_MARKED: &str = "BEGIN; SET LOCAL dblock.lease =
 pub(in super::super) const MARK: &str =
     "SELECT coalesce(pg_catalog.current_setting('dblock.lease', true), '')";
 
-/// `$1` key, as text. Commits if the row names the lease, and the transaction has the mark. Else the message fails before its
-/// second statement, with [`GONE`] or [`OVER`]. It is planned each time, so it is short.
-pub(in super::super) fn commit_by_lease(table: &str, lease_id: Uuid, mark: u64) -> String {
+/// `$1` key, `$2` lease, as text. If the row names the lease, returns the mark of the transaction, and has the row locked.
+pub(in super::super) fn check_lease(table: &str, idle_limit: Option<Duration>) -> String {
     let [eq, gt] = ["=", ">"].map(operator);
+    let limited = limit_idling(idle_limit);
     format!(
-        "SELECT coalesce((
-    SELECT CASE WHEN pg_catalog.current_setting('dblock.lease', true) {eq} '{mark}' THEN '1' ELSE '{OVER}' END
-    FROM {table} WHERE lock_key {eq} $1 AND lease_id {eq} '{lease_id}' AND reentrant_count {gt} 0 FOR SHARE
-), '{GONE}')::integer; COMMIT AND CHAIN"
+        "SELECT pg_catalog.concat(pg_catalog.current_setting('dblock.lease', true), pg_catalog.left({limited}, 0))
+FROM {table} WHERE lock_key {eq} $1::pg_catalog.text AND lease_id {eq} $2::pg_catalog.text::pg_catalog.uuid
+    AND reentrant_count {gt} 0 FOR SHARE"
     )
 }
-
-/// What an error of [`commit_by_lease`] says when the row does not name the lease.
-pub(in super::super) const GONE: &str = "dblock: the lease is gone";
 
 /// Parameters and answers: as [`verify`]. Frees the rows, and answers nothing for a lease that it does not
 /// find. The commit wakes those that waited before. A caller that comes while a row is locked cannot write that
