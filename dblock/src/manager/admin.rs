@@ -46,7 +46,8 @@ pub struct Admin<'m> {
 
 impl Admin<'_> {
     /// Creates or upgrades the tables. Idempotent, and safe from many nodes at once. When there is nothing to
-    /// do, rights to read suffice.
+    /// do, rights to read suffice. On PostgreSQL and MySQL it waits for a transaction that uses the table for a tenth of
+    /// a second and a second at a time, because renewals queue behind it; after some tries it is an error.
     ///
     /// # Errors
     /// [`LockError::Store`] when the database cannot be reached or refuses, [`LockError::Shutdown`] after

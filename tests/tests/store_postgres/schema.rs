@@ -4,7 +4,7 @@ use dblock::store::{Outcome, PostgresStore, Released, Store, StoreErrorKind};
 use dblock_tests::postgres_url;
 use futures_util::future::join_all;
 use sqlx::postgres::PgConnectOptions;
-use sqlx::{AssertSqlSafe, ConnectOptions};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _};
 
 use crate::bench::{Bench, TTL, acquire, ask, extend, one, queueing, release, token};
 
@@ -66,6 +66,45 @@ async fn a_table_of_version_1_is_upgraded() {
         matches!(passed_on, Outcome::Released(Released::PassedOn)),
         "{passed_on:?}"
     );
+}
+
+/// Renewals queue behind an ALTER, which queues behind a transaction that has taken a key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_migration_beside_an_open_transaction_keeps_no_renewal_waiting() {
+    let Some(bench) = Bench::new("upgrade_beside").await else {
+        return;
+    };
+    let (store, held) = (bench.store(), acquire("held"));
+    token(&ask(&store, &held).await);
+    bench.run("UPDATE {t}_version SET version = 2").await;
+    let mut user = bench.user().await;
+    let mut open = user.begin().await.unwrap();
+    let writes = format!("LOCK TABLE {} IN ROW EXCLUSIVE MODE", bench.table);
+    sqlx::query(AssertSqlSafe(writes))
+        .execute(&mut *open)
+        .await
+        .unwrap();
+
+    let migrating = bench.store();
+    let migrates = tokio::spawn(async move { migrating.migrate().await });
+    let mut observer = bench.user().await;
+    let queues = "SELECT EXISTS (SELECT FROM pg_locks
+        WHERE relation = $1::regclass AND mode = 'AccessExclusiveLock' AND NOT granted)";
+    for count in 1..=3 {
+        while !sqlx::query_scalar::<_, bool>(queues)
+            .bind(&bench.table)
+            .fetch_one(&mut observer)
+            .await
+            .unwrap()
+        {
+            assert!(!migrates.is_finished(), "it needs the table for itself");
+        }
+        let renewed = one(&store, &extend(&held, count)).await;
+        assert!(matches!(renewed, Ok(Outcome::Extended { .. })), "{renewed:?}");
+    }
+    open.commit().await.unwrap();
+    migrates.await.unwrap().unwrap();
+    store.check_schema().await.unwrap();
 }
 
 /// A table in a schema that is not there yet.
