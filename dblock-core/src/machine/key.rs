@@ -527,7 +527,7 @@ impl<A, C> Machine<A, C> {
             .filter(|held| Arc::ptr_eq(held.current(), ownership))
     }
 
-    /// The lease of this process. Where there is none, the reason why `ownership` has ended.
+    /// The lease of this process, whichever owner has it. Where there is none, the reason why `ownership` has ended.
     fn own_lease(&mut self, ownership: &Ownership) -> Result<&mut Held<C>, LostReason> {
         self.held.as_mut().ok_or_else(|| ended_reason(ownership))
     }

@@ -186,7 +186,8 @@ pub struct Extend {
     pub count: u32,
     /// Length of the lease from now.
     pub ttl: Duration,
-    /// The new owner, if the lease was handed over locally since the row was last written.
+    /// The owner that the row is to name, if it names another one: the lease was handed over locally, or passed on to
+    /// this process, since the row was last written.
     pub handed_over: Option<HandedOver>,
 }
 

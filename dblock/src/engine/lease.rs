@@ -125,7 +125,8 @@ impl Lease {
         self.cell.until(|| self.ownership.is_revoked()).await;
     }
 
-    /// Completes when the lease has ended. The future borrows nothing.
+    /// Completes when somebody has noticed that the lease has ended: the engine's timer, at the latest. The future borrows
+    /// nothing.
     pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let (cell, ownership) = (Arc::clone(&self.cell), Arc::clone(&self.ownership));
         async move { cell.until(|| ownership.deadline().is_none()).await }

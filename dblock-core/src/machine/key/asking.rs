@@ -297,7 +297,7 @@ impl Asking {
         self.note_answer(LastAnswer::Busy(None), now);
     }
 
-    /// The lease of this process is over.
+    /// The lease of this process is over: released, or lost.
     pub(super) fn released(&mut self, former: Holder, hand_overs: u32, now: Time) {
         // A single short stretch says little about the next one.
         let spare = hand_overs.saturating_mul(16).max(self.spare_tokens / 2);

@@ -149,8 +149,8 @@ impl<A, C> Machine<A, C> {
         let call = &waiter.call;
         let LockOptions { ttl, renew, .. } = call.options;
         let deadline = grant.times.deadline(ttl);
-        // The row names an owner when it was granted to this ask. It was passed on to this process otherwise, and has
-        // the short lease of a successor.
+        // The owner that the row names is known after a grant to an ask, and after the extension of a row that was passed
+        // on. Before that the row has the short lease of a successor.
         let whole = grant.row_owner.is_some() && ttl <= grant.times.length;
         let enough = if whole {
             now < deadline

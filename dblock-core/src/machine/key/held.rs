@@ -526,7 +526,7 @@ impl<C> Held<C> {
         self.hand_over_until = None;
     }
 
-    /// Forgets the lease, and replies to all callers that wait for it. Returns how long its row may still be
+    /// The lease is over, and about to be forgotten: replies to all callers that wait for it. Returns how long its row may still be
     /// busy because of a request of unknown outcome, and until when `hold_min` wants it to be.
     pub(super) fn forget(
         &mut self,

@@ -73,7 +73,7 @@ const WITHOUT_FLUSH: &str = "pg_catalog.set_config('synchronous_commit', 'off', 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Commit {
     Flushed,
-    /// By [`WITHOUT_FLUSH`].
+    /// By [`WITHOUT_FLUSH`], unless a row is passed on.
     Unflushed,
 }
 

@@ -17,6 +17,10 @@ const LATE_ORDER: i64 = 15_000 * MS;
 /// and the time of the kill.
 const NOT_FLUSHED: i64 = 1_000 * MS;
 
+/// How old what a replica knows may be that came back not long before a fail-over: Sentinels promote one whose link was down
+/// for ten times as long as a primary may be silent.
+const CATCHES_UP_WITHIN: i64 = 10_000 * MS;
+
 /// How long after the order a session may end.
 const SESSION_ENDS_LATE: i64 = 3_000 * MS;
 
@@ -272,9 +276,18 @@ impl Facts {
                 ..released
             }) > 0
         };
+        // The former primary comes back as a replica, and the next fail-over may find it still behind.
+        let behind = |fail_over: Span| {
+            self.fail_overs().any(|before| {
+                let back = before.to <= fail_over.from && fail_over.from - before.to < CATCHES_UP_WITHIN;
+                back && before.from <= released.to && released.from <= fail_over.to
+            })
+        };
         // PostgreSQL flushes only releases that pass the lock on.
         self.is_about(StoreKind::Postgres) && self.crashes.iter().any(|crash| lost.contains(crash))
-            || self.fail_overs().any(forgotten)
+            || self
+                .fail_overs()
+                .any(|fail_over| forgotten(fail_over) || behind(fail_over))
     }
 
     /// When a lease that ends at `end` is surely over: later, if a new leader begins it anew.

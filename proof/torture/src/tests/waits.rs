@@ -202,6 +202,33 @@ fn postgres_may_forget_a_release_when_it_crashes_right_after() {
     assert_eq!(sketch("mysql", 1_000).len(), 1);
 }
 
+/// Seed 102 on Redis with Sentinels: the former primary had just come back as a replica, and was promoted a second after
+/// the release was confirmed, which it did not know of.
+#[test]
+fn a_replica_that_came_back_just_now_may_forget_a_release_seed_102() {
+    let sketch = |back: i64| {
+        let fault = || Fault::FailOver { stop: false, ms: 9 };
+        let done = || Event::Done {
+            fault: fault(),
+            injected: true,
+        };
+        let sketch = Sketch::default()
+            .runner(0, begin("redis-sentinel"))
+            .section(A, 1, 20_000, 20_000, 20_050);
+        let sketch = sketch.runner(back - 500, Event::Fault { fault: fault() });
+        let sketch = sketch.runner(back, done());
+        let sketch = sketch.runner(21_120, Event::Fault { fault: fault() });
+        let mut sketch = sketch.runner(22_000, done());
+        sketch.worker(A, 20_050, Event::Released { call: 1 });
+        sketch.ask(B, 1, 22_300, None);
+        sketch.answer(B, 1, 22_305, End::Busy, Some(20_000));
+        sketch.findings().len()
+    };
+    assert_eq!(sketch(20_003), 0);
+    assert_eq!(sketch(11_121), 0);
+    assert_eq!(sketch(11_120), 1);
+}
+
 /// Seed 20 on MariaDB, 5.5 minutes in: a guard was released and the lease went to the next waiter of the
 /// process, which was stopped 5 ms later, before the row named it.
 #[test]

