@@ -17,7 +17,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 
-use crate::command::{Way, top};
+use crate::command::top;
 use page::{Page, is_page};
 
 /// Which pages the book has, in their order. Its links begin at the top of the repository.
@@ -35,21 +35,19 @@ pub(crate) struct Args {
 }
 
 /// The pages, by their paths from the top.
-type Pages = BTreeMap<String, Page>;
+pub(crate) type Pages = BTreeMap<String, Page>;
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !args.translated.is_empty() {
         translation::refresh(top(), &pages(top())?, &args.translated)?;
     }
-    if check(Way::Shown).await? {
-        println!("the book is in {}", made::folder().await?.join("book").display());
-    }
+    made::make(&check()?).await?;
+    println!("the book is in {}", made::folder().await?.join("book").display());
     Ok(ExitCode::SUCCESS)
 }
 
-/// Checks all pages and makes the book. `false` when mdBook is not to be had, which is said, and is an error
-/// in CI.
-pub(crate) async fn check(way: Way) -> anyhow::Result<bool> {
+/// Checks all pages.
+pub(crate) fn check() -> anyhow::Result<Pages> {
     let pages = pages(top())?;
     let mut problems = unlisted(top(), &pages)?;
     problems.extend(links::problems(top(), &pages));
@@ -59,7 +57,7 @@ pub(crate) async fn check(way: Way) -> anyhow::Result<bool> {
     if !problems.is_empty() {
         bail!("the documents do not agree:\n{}", problems.join("\n"));
     }
-    made::make(way, &pages).await
+    Ok(pages)
 }
 
 /// All pages that the summary names.

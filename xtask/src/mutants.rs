@@ -11,7 +11,7 @@ use anyhow::{Context as _, bail};
 use dblock_servers::process::{Process, shown};
 use tokio::process::Command;
 
-use crate::command::{STOP, Way};
+use crate::command::STOP;
 use crate::copied::Tree;
 use crate::steps::target_folder;
 use crate::tool::Tool;
@@ -40,7 +40,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let tool = TOOL.get(Way::Shown).await?;
+    let tool = TOOL.get().await?;
     let target = target_folder().await?;
     let folder = target.join("mutants");
     if folder.exists() {

@@ -37,7 +37,10 @@ struct Done {
 
 pub(crate) async fn run(args: Args, install: bool) -> anyhow::Result<ExitCode> {
     let begin = Instant::now();
-    let chosen = |step: &Step| *step == Step::Install || args.only.is_empty() || args.only.contains(step);
+    let chosen = |step: &Step| match args.only[..] {
+        [] => !step.on_demand(),
+        _ => *step == Step::Install || args.only.contains(step),
+    };
     let chosen = Chosen {
         steps: Step::ALL.into_iter().filter(chosen).collect(),
         extra: args.extra,
@@ -104,10 +107,6 @@ impl Plan {
         let (mut first, rest): (Vec<Step>, Vec<Step>) = chosen.iter().partition(at_once);
         let (mut waiting, mut computing): (Vec<Step>, Vec<Step>) =
             rest.into_iter().partition(|step| step.waits());
-        // The tests are built by Clippy.
-        if chosen == Step::ALL && extra.is_empty() {
-            computing.retain(|step| *step != Step::Clippy);
-        }
         // Somebody who chooses tests, or passes words to them, wants to see cargo's own output.
         if !extra.is_empty() {
             first.append(&mut waiting);
@@ -226,11 +225,7 @@ mod tests {
         let plan = Plan::of(&Step::ALL, &[]);
         assert_eq!(plan.first, [Step::Install, Step::Fmt]);
         assert_eq!(plan.waiting, [Step::Test, Step::Torture]);
-        assert_eq!(plan.computing.len(), Step::ALL.len() - 5);
-        assert!(
-            !plan.computing.contains(&Step::Clippy),
-            "the tests are built by it"
-        );
+        assert_eq!(plan.computing.len(), Step::ALL.len() - 4);
     }
 
     #[test]

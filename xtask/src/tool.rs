@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use tokio::process::Command;
 
-use crate::command::{Way, cargo};
+use crate::command::{cargo, run};
 use crate::steps::target_folder;
 
 /// A program that a crate of the same name has.
@@ -17,7 +17,7 @@ pub(crate) struct Tool {
 
 impl Tool {
     /// The machine's, or one that is built once into the target folder.
-    pub(crate) async fn get(&self, way: Way) -> anyhow::Result<PathBuf> {
+    pub(crate) async fn get(&self) -> anyhow::Result<PathBuf> {
         let tools = target_folder().await?.join("tools");
         let own = tools.join("bin").join(self.name);
         for program in [Path::new(self.name), &own] {
@@ -31,7 +31,7 @@ impl Tool {
         install.args(self.features).arg("--root").arg(tools);
         // To optimize them takes longer than they run.
         install.env("CARGO_PROFILE_RELEASE_OPT_LEVEL", "0");
-        way.run(&mut install).await?;
+        run(&mut install).await?;
         Ok(own)
     }
 }

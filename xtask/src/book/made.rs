@@ -7,7 +7,7 @@ use tokio::process::Command;
 
 use super::page::Page;
 use super::{Pages, SUMMARY};
-use crate::command::{STOP, Way, kept, top};
+use crate::command::{STOP, kept, top};
 use crate::steps::target_folder;
 use crate::tool::Tool;
 
@@ -24,27 +24,16 @@ pub(crate) async fn folder() -> anyhow::Result<PathBuf> {
     Ok(target_folder().await?.join("book"))
 }
 
-/// Makes the book, and looks whether its anchors are those of the links. `false` without mdBook.
-pub(crate) async fn make(way: Way, pages: &Pages) -> anyhow::Result<bool> {
-    let mdbook = match MDBOOK.get(way).await {
-        Ok(mdbook) => mdbook,
-        Err(error) if std::env::var_os("CI").is_none() => {
-            anstream::eprintln!(
-                "\x1b[1;33mThe book is NOT made: mdBook {} is not here, and cannot be installed\x1b[0m: {error:#}",
-                MDBOOK.version
-            );
-            return Ok(false);
-        }
-        Err(error) => return Err(error.context("mdBook cannot be installed")),
-    };
+/// Makes the book, and looks whether its anchors are those of the links.
+pub(super) async fn make(pages: &Pages) -> anyhow::Result<()> {
+    let mdbook = MDBOOK.get().await.context("mdBook cannot be installed")?;
     let folder = folder().await?;
     assemble(top(), &folder, pages)?;
     let ended = kept(Command::new(mdbook).arg("build").arg(&folder), STOP).await?;
     if !ended.passed || ended.output.contains("WARN") || ended.output.contains("ERROR") {
         bail!("mdBook complains:\n{}", ended.output);
     }
-    anchors(&folder.join("book"), pages)?;
-    Ok(true)
+    anchors(&folder.join("book"), pages)
 }
 
 /// The pages as mdBook wants them: in one folder, and without links to what is no page.
