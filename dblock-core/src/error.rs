@@ -58,6 +58,10 @@ pub enum LockError {
         waited: Duration,
         /// The reason, as far as the caller knows it.
         cause: TimeoutCause,
+        /// A key that the call chain holds and that the holder waited for: then each waits for the other, and trying
+        /// again helps only if the other gives up. It is looked for once a second, by calls that run under another
+        /// lock. `None` does not say that there is no deadlock: one of more than two call chains is not seen here.
+        deadlock: Option<Box<Key>>,
     },
     /// The lease ended before the body did.
     #[non_exhaustive]
@@ -165,7 +169,16 @@ impl fmt::Display for LockError {
                 holder,
                 waited,
                 cause,
-            } => f.write_str(&timed_out(key, *waited, *cause, holder.as_ref())),
+                deadlock,
+            } => {
+                f.write_str(&timed_out(key, *waited, *cause, holder.as_ref()))?;
+                let Some(held) = deadlock else { return Ok(()) };
+                write!(
+                    f,
+                    "; that call chain waited for {held:?}, which this one holds: a deadlock. Take the locks in one \
+                     order everywhere, or all at once with `keys`"
+                )
+            }
             Self::Lost {
                 key,
                 reason: reason @ LostReason::Ticket,
@@ -275,7 +288,18 @@ impl LockError {
             holder,
             waited,
             cause,
+            deadlock: None,
         }
+    }
+
+    /// The same timeout of a call chain that holds a key which the holder waited for.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_deadlock(mut self, held: Option<Key>) -> Self {
+        if let Self::Timeout { deadlock, .. } = &mut self {
+            *deadlock = held.map(Box::new);
+        }
+        self
     }
 
     /// [`Lost`](Self::Lost), for dblock itself.
@@ -571,8 +595,15 @@ mod tests {
                     holder: None,
                     waited,
                     cause: TimeoutCause::Held,
+                    deadlock: None,
                 },
                 "lock \"a\" was still busy after 2.002s",
+            ),
+            (
+                LockError::timeout(key.clone(), None, waited, TimeoutCause::Held)
+                    .with_deadlock(Some(Key::new(None, "b").unwrap())),
+                "lock \"a\" was still busy after 2.002s; that call chain waited for \"b\", which this one holds: a deadlock. \
+                 Take the locks in one order everywhere, or all at once with `keys`",
             ),
             (
                 LockError::Lost {

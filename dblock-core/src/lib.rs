@@ -31,6 +31,8 @@ pub mod suggest;
 #[cfg(feature = "contract")]
 #[doc(hidden)]
 pub mod sync;
+#[cfg(feature = "contract")]
+mod waiting;
 
 #[cfg(feature = "contract")]
 #[doc(hidden)]
@@ -55,3 +57,5 @@ pub use store::filter::{InspectFilter, RowPosition};
 pub use store::finding::{Finding, Severity};
 #[cfg(feature = "contract")]
 pub use store::row::{LockRow, OpenTransaction};
+#[cfg(feature = "contract")]
+pub use waiting::Waiting;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::duration;
 use crate::error::LockError;
+use crate::waiting::{OnWait, Waiting};
 
 /// How a lock is taken and kept. The defaults are a ttl of 30 seconds, no waiting, renewal on, and a body
 /// that is stopped when its lease is lost.
@@ -33,6 +34,8 @@ pub struct LockOptions {
     pub hold_min: Option<Duration>,
     #[doc(hidden)]
     pub function: Option<&'static str>,
+    #[doc(hidden)]
+    pub on_wait: Option<OnWait>,
 }
 
 /// How long an acquire may take in all.
@@ -80,6 +83,7 @@ impl LockOptions {
             max_hold: None,
             hold_min: None,
             function: None,
+            on_wait: None,
         }
     }
 
@@ -132,6 +136,25 @@ impl LockOptions {
     /// lock busy. More than zero, at most 30 days and at most `max_hold`. Default: none.
     pub fn hold_min(mut self, hold_min: Duration) -> Self {
         self.hold_min = Some(hold_min);
+        self
+    }
+
+    /// Calls `told` once a second while the acquire waits, such as to say who holds the lock. It runs in the task that
+    /// waits: it must not block, and its panic is that of the call. It is not called by a wait that is shorter than a
+    /// second. Default: none.
+    ///
+    /// ```
+    /// # use dblock_core as dblock;
+    /// use std::time::Duration;
+    /// use dblock::LockOptions;
+    ///
+    /// let options = LockOptions::new().wait(Duration::from_secs(60)).on_wait(|waiting| {
+    ///     let holder = waiting.holder.as_ref().map_or("another process", |holder| &holder.name);
+    ///     eprintln!("waiting for {:?} since {:?}: {holder} has it", waiting.key, waiting.waited);
+    /// });
+    /// ```
+    pub fn on_wait(mut self, told: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        self.on_wait = Some(OnWait::new(told));
         self
     }
 

@@ -6,6 +6,7 @@
 //! - [`handle`], [`acquire`], [`turn`], [`hold`] and [`lease`] are what the manager and its guards call. Callers step a
 //!   machine themselves when they acquire, enter, leave, give up, or ask for a fence check or another ttl.
 //!   None of their futures ever drives a statement.
+//! - [`watch`] looks around once a second for a caller that waits.
 //! - [`driver`] sends the requests and feeds the answers back. It has a thread of its own, so that nothing
 //!   that the application does to its runtime can stop renewals and releases. Only a store that answers at
 //!   once, in memory, is asked in the caller's own thread.
@@ -21,6 +22,7 @@ mod report;
 mod shared;
 mod sync;
 mod turn;
+mod watch;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

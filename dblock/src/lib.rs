@@ -98,6 +98,7 @@ use dblock_core::runs;
 
 pub use builder::LockManagerBuilder;
 pub use current::{CurrentLock, current, current_locks, inherit};
+pub use dblock_core::Waiting;
 pub use dblock_core::{Finding, InspectFilter, LockRow, OpenTransaction, RowPosition, Severity};
 pub use dblock_core::{InvalidKey, Key, LockError, LockOptions, LostReason, OnLost, RunError, TimeoutCause};
 pub use guard::LockGuard;

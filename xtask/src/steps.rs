@@ -31,30 +31,29 @@ pub(crate) enum Step {
     Test,
     /// A short torture of each store, with the same faults every time.
     Torture,
-    /// Clippy has nothing to say, also about tests. Runs when it is chosen: the tests are built by it.
-    Clippy,
     /// The compiler's messages about uses of the attribute.
     Messages,
-    /// The examples in the documentation.
-    Doctests,
-    /// The documentation of what would be published builds without a warning.
-    Doc,
-    /// The pages agree with each other, with the code and with their translations.
-    Book,
-    /// The public API is the one that is written down.
-    Api,
-    /// Each store builds alone without a warning, and brings no other store's driver.
-    Stores,
     /// The newcomer's first command works.
     Quickstart,
     /// Every withdrawal is paid once, whatever dies.
     Payments,
     /// Each night's job is done exactly once, by processes whose clocks disagree.
     Nightly,
-    /// The parts of the engine that threads share, in every order of threads. Runs when it is chosen: it builds
-    /// all that it needs anew.
+    /// The examples in the documentation.
+    Doctests,
+    /// The pages agree with each other, with the code and with their translations.
+    Book,
+    /// The public API is the one that is written down.
+    Api,
+    /// Each store builds alone without a warning, and brings no other store's driver.
+    Stores,
+    /// On demand: Clippy has nothing to say, also about tests. The tests are built by it, too.
+    Clippy,
+    /// On demand: the parts of the engine that threads share, in every order of threads.
     Loom,
-    /// The crates compile from the files that would be published.
+    /// On demand: the documentation of what would be published builds without a warning.
+    Doc,
+    /// On demand: the crates compile from the files that would be published.
     Package,
 }
 
@@ -114,23 +113,23 @@ impl Step {
         Self::Fmt,
         Self::Test,
         Self::Torture,
-        Self::Clippy,
         Self::Messages,
-        Self::Doctests,
-        Self::Doc,
-        Self::Book,
-        Self::Api,
-        Self::Stores,
         Self::Quickstart,
         Self::Payments,
         Self::Nightly,
+        Self::Doctests,
+        Self::Book,
+        Self::Api,
+        Self::Stores,
+        Self::Clippy,
         Self::Loom,
+        Self::Doc,
         Self::Package,
     ];
 
-    /// Whether it runs only when it is chosen.
+    /// Whether it runs only when it is chosen: it builds what nothing else needs, or says what the tests say.
     pub(crate) fn on_demand(self) -> bool {
-        matches!(self, Self::Clippy | Self::Loom)
+        matches!(self, Self::Clippy | Self::Loom | Self::Doc | Self::Package)
     }
 
     /// Whether it waits more than it computes.

@@ -25,6 +25,9 @@ pub(crate) struct Row {
     /// Somebody waits for it.
     pub(crate) wanted: bool,
     pub(crate) next: Option<Next>,
+    /// Its holder waits for somebody who waits for it. Known in a list only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) deadlock: Option<bool>,
     /// The open transaction that keeps it. Then holder, owner and token are those of the last owner, unless
     /// there is a lease too.
     pub(crate) transaction: Option<Transaction>,
@@ -117,6 +120,7 @@ impl From<LockRow> for Row {
             remaining_seconds: held.then(|| row.expire_at.since(row.now).as_secs_f64()),
             revoked: row.revoked && held,
             wanted,
+            deadlock: None,
             transaction,
             next: next.map(|next| Next {
                 holder: next.holder,

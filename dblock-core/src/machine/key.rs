@@ -45,7 +45,7 @@ use super::out::{Note, Reply, Turn, Unconfirmed, Waiter};
 use super::ownership::Ownership;
 use crate::Key;
 use crate::LostReason;
-use crate::store::{Kind, Outcome, RecordChange, StoreError};
+use crate::store::{Holder, Kind, Outcome, RecordChange, StoreError};
 
 /// Everything that a process knows about one key. `A` is where the answer to an acquire goes, and `C` where a
 /// confirmation goes.
@@ -148,6 +148,23 @@ impl<A, C> Machine<A, C> {
 
     pub fn key(&self) -> &Key {
         &self.key
+    }
+
+    /// What the caller with this number waits for: how many callers are before it, and who has the lock, as far as that
+    /// is known. `None` if it does not wait.
+    pub fn waits_for(&self, number: u64, now: Time) -> Option<(usize, Option<Holder>)> {
+        let ahead = self.queue.ahead_of(number)?;
+        let held = self.held.as_ref().filter(|held| !held.needs_release());
+        let holder = match held {
+            Some(held) => Some(held.holder(now)),
+            None => self.asking.last_holder(),
+        };
+        Some((ahead, holder))
+    }
+
+    /// A caller of this process with this owner waits.
+    pub fn is_waited_for_by(&self, owner: Uuid) -> bool {
+        self.queue.has_owner(owner)
     }
 
     /// Wraps every call. It runs `advance` before and after, then finds the next request.

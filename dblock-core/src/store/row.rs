@@ -1,5 +1,6 @@
 //! Rows as people and error messages see them.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -195,11 +196,63 @@ impl LockRow {
             .as_ref()
             .filter(|next| self.has_lease() && next.until > self.now)
     }
+
+    /// For each of these rows, whether its holder waits for somebody who waits for it, perhaps through others of the
+    /// rows: a deadlock. A row names one waiting owner at most, so one may not be seen; one that is seen may have ended
+    /// since.
+    pub fn deadlocks(rows: &[Self]) -> Vec<bool> {
+        let waiting = |row: &Self| row.live_successor().map(|next| next.owner);
+        let waits_at = (0..).zip(rows).filter_map(|(at, row)| Some((waiting(row)?, at)));
+        let waits_at: HashMap<Uuid, usize> = waits_at.collect();
+        let blocked_at = |at: &usize| waits_at.get(&rows[*at].owner).copied();
+        let is_in_circle = |at| {
+            let mut others = std::iter::successors(blocked_at(&at), blocked_at).take(rows.len());
+            others.any(|other| other == at)
+        };
+        (0..rows.len()).map(is_in_circle).collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A row that `owner` holds and `next` waits for.
+    fn held(owner: u128, next: Option<u128>) -> LockRow {
+        let at = Timestamp::from_micros;
+        let mut row = LockRow::new(Key::new(None, "k").unwrap(), at(5));
+        (row.owner, row.reentrant_count, row.expire_at) = (Uuid::from_u128(owner), 1, at(9));
+        row.next = next.map(|owner| Successor {
+            lease_id: Uuid::nil(),
+            owner: Uuid::from_u128(owner),
+            holder: String::new(),
+            ttl: Duration::from_secs(1),
+            spare_tokens: 0,
+            since: at(1),
+            until: at(9),
+        });
+        row
+    }
+
+    #[test]
+    fn those_that_wait_for_each_other_are_found() {
+        let rows = [
+            held(1, Some(2)),
+            held(2, Some(3)),
+            held(3, Some(1)),
+            held(4, Some(1)),
+            held(5, None),
+            held(6, Some(7)),
+        ];
+        // Whichever row names 1: it waits in one place only.
+        let two = [held(1, Some(2)), held(2, Some(1)), held(3, Some(9))];
+        assert_eq!(LockRow::deadlocks(&two), [true, true, false]);
+        assert_eq!(LockRow::deadlocks(&rows[..3]), [true; 3]);
+        assert_eq!(LockRow::deadlocks(&rows[1..]), [false; 5], "1 holds none of them");
+        let mut over = two;
+        over[1].now = Timestamp::from_micros(9);
+        assert_eq!(LockRow::deadlocks(&over), [false; 3], "its lease has ended");
+    }
 
     #[test]
     fn a_transaction_is_named_by_what_is_known_of_it() {

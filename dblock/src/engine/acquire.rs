@@ -11,6 +11,7 @@ use dblock_core::machine::env::{Env, Time};
 use dblock_core::machine::out::Turn;
 use dblock_core::machine::ownership::Ownership;
 use tokio::sync::oneshot;
+use tokio::sync::oneshot::error::RecvError;
 use uuid::Uuid;
 
 use super::cells::{AcquireReply, Acquired, Cell, Given, Machine};
@@ -181,7 +182,7 @@ pub(super) struct Asked<'a> {
     pub(super) of_key: Arc<Cell>,
     answered: bool,
     /// Its number in the wait queue. `None` if it was answered at once.
-    number: Option<u64>,
+    pub(super) number: Option<u64>,
     answer: oneshot::Receiver<Acquired>,
     pub(super) call: Arc<Call>,
     site: Site,
@@ -212,21 +213,28 @@ impl<'a> Asked<'a> {
 
     /// The lock, or a turn to take it.
     pub(super) async fn given(&mut self) -> Result<Given, LockError> {
-        let mut waiting = None;
-        let answer = poll_fn(|context| {
-            let polled = Pin::new(&mut self.answer).poll(context);
-            if polled.is_pending() {
-                waiting.get_or_insert_with(|| self.site.waits());
-            }
-            polled
-        });
-        let answer = answer.await;
+        let answer = if self.is_watched() {
+            Box::pin(self.watched_answer()).await
+        } else {
+            self.answer().await
+        };
         self.answered = true;
         if let Ok((given, _)) = answer {
             return given;
         }
         self.site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
         Err(LockError::shutdown(Some(self.of_key.key().to_typed())))
+    }
+
+    pub(super) fn answer(&mut self) -> impl Future<Output = Result<Acquired, RecvError>> {
+        let mut waiting = None;
+        poll_fn(move |context| {
+            let polled = Pin::new(&mut self.answer).poll(context);
+            if polled.is_pending() {
+                waiting.get_or_insert_with(|| self.site.waits());
+            }
+            polled
+        })
     }
 
     /// The lock, with a lease.

@@ -8,14 +8,17 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
 
 use dblock_core::machine::dispatch::MAX_BATCH;
+use dblock_core::machine::env::Time;
 use dblock_core::machine::key;
 use dblock_core::machine::out::{self, Turn, Unconfirmed};
 use dblock_core::machine::ownership::Ownership;
 use tokio::sync::oneshot;
+use uuid::Uuid;
 
 use super::sync::{AtomicU64, Mutex, MutexGuard, Notify};
 use crate::Key;
 use crate::LockError;
+use crate::store::Holder;
 #[cfg(feature = "run_once")]
 use crate::store::RecordChange;
 
@@ -130,6 +133,16 @@ impl Cell {
     /// How many holds `ownership` has: 0 once it has ended.
     pub(super) fn holds(&self, ownership: &Arc<Ownership>) -> u32 {
         lock(&self.state).machine.holds(ownership)
+    }
+
+    /// How many callers are before the one with this number, and who has the lock, as far as that is known. `None` if it
+    /// does not wait.
+    pub(super) fn waits_for(&self, number: u64, now: Time) -> Option<(usize, Option<Holder>)> {
+        lock(&self.state).machine.waits_for(number, now)
+    }
+
+    pub(super) fn is_waited_for_by(&self, owner: Uuid) -> bool {
+        lock(&self.state).machine.is_waited_for_by(owner)
     }
 
     #[cfg(feature = "run_once")]

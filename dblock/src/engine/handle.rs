@@ -1,6 +1,5 @@
 //! A handle to the engine: to run a task on its runtime, to shut it down, and to acquire (`acquire`).
 
-#[cfg(any(feature = "sql", feature = "run_once"))]
 mod reads;
 mod tasks;
 
@@ -14,7 +13,6 @@ use dblock_core::machine::env::Time;
 use dblock_core::machine::key::Left;
 use tokio::sync::{mpsc, oneshot};
 
-#[cfg(any(feature = "sql", feature = "run_once"))]
 use self::reads::Reads;
 use self::tasks::Task;
 pub(crate) use self::tasks::{Permit, Permits};
@@ -22,7 +20,6 @@ use super::shared::Shared;
 #[cfg(feature = "sql")]
 use crate::Key;
 use crate::meter::Site;
-#[cfg(any(feature = "sql", feature = "run_once"))]
 use crate::store::LockRow;
 #[cfg(feature = "sql")]
 use crate::store::fence::FenceSource;
@@ -43,7 +40,6 @@ pub(crate) struct EngineHandle {
 /// Exists while there is a handle. The driver's inbox ends when the last handle is dropped.
 struct Alive {
     commands: mpsc::UnboundedSender<Command>,
-    #[cfg(any(feature = "sql", feature = "run_once"))]
     rows: Reads<LockRow>,
     #[cfg(feature = "sql")]
     free_rows: Reads<bool>,
@@ -66,7 +62,6 @@ impl EngineHandle {
     pub(super) fn new(shared: Arc<Shared>, commands: mpsc::UnboundedSender<Command>) -> Self {
         let alive = Arc::new(Alive {
             commands,
-            #[cfg(any(feature = "sql", feature = "run_once"))]
             rows: Reads::new(Permit::Rows, |store, keys| store.rows(keys)),
             #[cfg(feature = "sql")]
             free_rows: Reads::new(Permit::Rows, |store, keys| {

@@ -189,6 +189,11 @@ impl Lease {
         self.step(|machine, env| machine.reopen(env, &self.ownership));
     }
 
+    /// Another call of this process, with this owner, waits for the key.
+    pub(super) fn is_waited_for_by(&self, owner: Uuid) -> bool {
+        self.cell.is_waited_for_by(owner)
+    }
+
     /// Calls the machine of the key. `None`: the key has been forgotten.
     pub(super) fn step<R>(&self, does: impl FnOnce(&mut Machine, &mut Env<'_>) -> R) -> Option<R> {
         self.shared.step(&self.cell, does)

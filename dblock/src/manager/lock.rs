@@ -11,7 +11,7 @@ use crate::body;
 use crate::guard::{Holds, LockGuard};
 use crate::{InvalidKey, Key};
 use crate::{LockError, TimeoutCause};
-use crate::{LockOptions, OnLost};
+use crate::{LockOptions, OnLost, Waiting};
 
 impl LockManager {
     /// The most keys that one call takes together.
@@ -130,6 +130,11 @@ impl LockBuilder<'_> {
     /// Keeps one key busy for at least this long after the grant: [`LockOptions::hold_min`].
     pub fn hold_min(self, hold_min: Duration) -> Self {
         self.set(|options| options.hold_min(hold_min))
+    }
+
+    /// What is called once a second while the acquire waits: [`LockOptions::on_wait`].
+    pub fn on_wait(self, told: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
+        self.set(|options| options.on_wait(told))
     }
 
     fn set(mut self, change: impl FnOnce(LockOptions) -> LockOptions) -> Self {

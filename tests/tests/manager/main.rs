@@ -31,6 +31,7 @@ mod tickets;
 mod tokens;
 mod transaction;
 mod verify;
+mod waiting;
 mod wake_ups;
 
 use std::time::Duration;

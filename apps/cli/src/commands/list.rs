@@ -1,6 +1,6 @@
 //! `dblock ls`
 
-use dblock::InspectFilter;
+use dblock::{InspectFilter, LockRow};
 use serde::Serialize;
 
 use crate::cli::{ListArguments, StoreArguments};
@@ -55,10 +55,12 @@ async fn rows(store: &StoreArguments, arguments: &ListArguments) -> Result<Answe
     let limit = usize::try_from(arguments.limit).unwrap_or(usize::MAX);
     let truncated = found.len() > limit;
     found.truncate(limit);
-    Ok(Answer {
-        locks: found.into_iter().map(Row::from).collect(),
-        truncated,
-    })
+    let deadlocks = LockRow::deadlocks(&found);
+    let mut locks: Vec<Row> = found.into_iter().map(Row::from).collect();
+    for (row, deadlock) in locks.iter_mut().zip(deadlocks) {
+        row.deadlock = Some(deadlock);
+    }
+    Ok(Answer { locks, truncated })
 }
 
 fn columns(row: &Row) -> [String; 6] {
@@ -69,6 +71,7 @@ fn columns(row: &Row) -> [String; 6] {
     };
     let state = if row.revoked { "revoked" } else { row.state.word() };
     let next = match &row.next {
+        Some(next) if row.deadlock == Some(true) => format!("{} (deadlock)", printable(&next.holder)),
         Some(next) => printable(&next.holder),
         None if row.wanted => "wanted".to_owned(),
         None => String::new(),

@@ -19,7 +19,7 @@ on_every_store!(sqlite:
 const PROMISED: &[(&str, &str)] = &[
     (
         "ls",
-        "locks truncated locks.acquired_at locks.expires_at locks.fence_token locks.held_seconds locks.holder locks.holds \
+        "locks truncated locks.acquired_at locks.deadlock locks.expires_at locks.fence_token locks.held_seconds locks.holder locks.holds \
          locks.key locks.next locks.next.holder locks.next.owner locks.next.waiting_seconds locks.owner \
          locks.remaining_seconds locks.revoked locks.state locks.transaction locks.wanted",
     ),

@@ -185,18 +185,19 @@ fn table(asked: &Asked, rows: &[LockRow], count: &str) -> Markup {
     } else {
         "What somebody waits for comes first, then the longest held."
     };
+    let deadlocks = LockRow::deadlocks(rows);
     html! {
         table role="table" {
             caption { (count) (order) }
             thead role="rowgroup" {
                 tr role="row" { @for name in COLUMNS { th scope="col" role="columnheader" { (name) } } }
             }
-            tbody role="rowgroup" { @for row in rows { (line(row)) } }
+            tbody role="rowgroup" { @for (row, in_deadlock) in rows.iter().zip(deadlocks) { (line(row, in_deadlock)) } }
         }
     }
 }
 
-fn line(row: &LockRow) -> Markup {
+fn line(row: &LockRow, in_deadlock: bool) -> Markup {
     let key = row.key.as_str();
     let held = row.has_lease();
     let since = row.transaction.as_ref().and_then(|transaction| transaction.since);
@@ -209,7 +210,7 @@ fn line(row: &LockRow) -> Markup {
             @if let Some(transaction) = row.transaction.as_ref().filter(|_| !held) { (foreign(&transaction.to_string())) }
             @else { (foreign(&row.holder)) }
         },
-        waiting(row),
+        html! { (waiting(row)) @if in_deadlock { " (deadlock)" } },
         html! { (row.fence_token) },
     ];
     html! {

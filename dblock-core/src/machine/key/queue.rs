@@ -5,6 +5,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use uuid::Uuid;
+
 use crate::machine::env::{Env, Time};
 use crate::machine::out::Waiter;
 use crate::options::LockOptions;
@@ -63,6 +65,17 @@ impl<A> WaitQueue<A> {
             self.non_blocking.remove(&number);
         }
         Some(waiter)
+    }
+
+    /// How many callers are before this one; `None` if it is not here.
+    pub(super) fn ahead_of(&self, number: u64) -> Option<usize> {
+        self.waiters
+            .contains_key(&number)
+            .then(|| self.waiters.range(..number).count())
+    }
+
+    pub(super) fn has_owner(&self, owner: Uuid) -> bool {
+        self.waiters.values().any(|waiter| waiter.call.owner == owner)
     }
 
     pub(super) fn is_empty(&self) -> bool {

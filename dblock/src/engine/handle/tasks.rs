@@ -20,10 +20,6 @@ pub(crate) enum Permit {
     /// What an operator asks. One at a time. Nothing that a call of a lock waits for may be one.
     Admin,
     /// A read of lock rows, for calls that are inside a lock. One at a time: those of many calls go together.
-    #[cfg_attr(
-        not(any(feature = "sql", feature = "run_once")),
-        allow(dead_code, reason = "only transactions and runs read them")
-    )]
     Rows,
     /// A record before its lock is taken, or when its run begins. It is left out when the caller is gone
     /// before it has its permit.
@@ -121,7 +117,6 @@ impl EngineHandle {
 
     /// The answer of `future` unless that takes longer than `limit`. It needs no timer of the caller's
     /// runtime.
-    #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) async fn within<T>(
         &self,
         limit: Option<Duration>,
@@ -138,7 +133,6 @@ impl EngineHandle {
     }
 
     /// Completes after so long, or when the engine has ended.
-    #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) async fn pause(&self, pause: Duration) {
         let (mut over, is_over) = oneshot::channel::<()>();
         self.spawn(move |_, _| async move {
