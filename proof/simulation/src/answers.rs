@@ -84,6 +84,7 @@ impl World {
             ownership.fence_token,
             ownership.deadline().map(|end| end.since(self.local(process)))
         );
+        self.check_adoption(number);
         self.check_entry(process, key, number, &ownership);
         let entered = self.local(process);
         let caller = &mut self.callers[number];
@@ -109,6 +110,7 @@ impl World {
             Asked::Acquire | Asked::Extend => {}
             Asked::Leave => {
                 self.check_left(number, yes);
+                self.ticket_made(number, yes);
                 self.gone(number);
             }
             Asked::Enter if !yes => {

@@ -155,6 +155,9 @@ impl World {
         if self.callers[number].run.is_some() {
             return self.end_run(number);
         }
+        if plain && self.tape.chance(self.plan.callers.tickets) && self.into_ticket(number, &ownership) {
+            return;
+        }
         if let Some(open) = self.open_of(number) {
             return self.end_taken(number, open);
         }

@@ -69,6 +69,8 @@ pub(crate) struct Caller {
     pub(crate) stood: bool,
     pub(crate) run: Option<Run>,
     pub(crate) taker: Option<Taker>,
+    /// The ticket that its lock goes into.
+    pub(crate) ticket: Option<usize>,
 }
 
 pub(crate) type Next = (Option<RecordVersion>, u32);

@@ -79,7 +79,7 @@ impl World {
     }
 
     /// A caller acquires a lock, or enters in a transaction.
-    fn come(
+    pub(crate) fn come(
         &mut self,
         process: usize,
         key: usize,
@@ -116,6 +116,7 @@ impl World {
             stood: false,
             run,
             taker,
+            ticket: None,
         });
         self.live.push(number);
         self.callers[number].number =
@@ -205,7 +206,7 @@ impl World {
     }
 
     /// A call by the next owner.
-    fn wants(&self, options: LockOptions) -> Call {
+    pub(crate) fn wants(&self, options: LockOptions) -> Call {
         Call {
             owner: show::owner_id(self.callers.len()),
             holder: Arc::clone(&self.checks.holder),

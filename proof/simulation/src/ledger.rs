@@ -75,7 +75,7 @@ impl Checks {
         answer: &Result<Outcome, StoreError>,
         late: Option<u64>,
     ) {
-        let lease = request.lease_id;
+        let lease = names(request);
         if let (Ok(Outcome::Granted { .. } | Outcome::Queued { .. }), Some(until)) = (answer, late) {
             self.excused.push((lease, until));
         }
@@ -92,6 +92,14 @@ impl Checks {
     /// The row was passed on to this lease.
     pub(crate) fn passed_on(&mut self, lease: Uuid) {
         self.passed_on.push(lease);
+    }
+}
+
+/// The lease that the row names after a grant.
+pub(crate) fn names(request: &Request) -> Uuid {
+    match &request.action {
+        Action::Transfer(ask) => ask.to,
+        _ => request.lease_id,
     }
 }
 

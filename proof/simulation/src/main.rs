@@ -29,6 +29,7 @@ mod small;
 mod store;
 mod takes;
 mod tape;
+mod tickets;
 mod world;
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use dblock_core::machine::dispatch::MAX_BATCH;
 use dblock_core::store::{Action, Kind, Outcome, Released, Request, StoreError, StoreErrorKind};
 
 use crate::batch::{Batch, Fate};
+use crate::ledger::names;
 use crate::plan::{MS, S, US, nanos};
 use crate::show;
 use crate::store::{Lock, WakeUp};
@@ -190,18 +191,23 @@ impl World {
             let late = (fate == Fate::Late).then(|| {
                 // Its release is repeated until the ttl has passed. An acquire that is carried out after that
                 // expires by itself.
-                let Action::Acquire(ask) = &request.action else {
-                    return 0;
+                let ttl = match &request.action {
+                    Action::Acquire(ask) => ask.ttl,
+                    Action::Transfer(ask) => ask.ttl,
+                    _ => return 0,
                 };
                 let batch = &self.batches[number];
-                let until = batch.answered_at.unwrap_or(batch.times_out_at) + nanos(ask.ttl);
+                let until = batch.answered_at.unwrap_or(batch.times_out_at) + nanos(ttl);
                 if self.now < until { until + S } else { u64::MAX }
             });
             if let Ok(Outcome::Granted { fence_token, .. }) = &answer {
-                let lease = request.lease_id;
-                self.checks.keys[self.batches[number].requests[index].0]
-                    .runs
-                    .granted(*fence_token, lease);
+                let checks = &mut self.checks.keys[self.batches[number].requests[index].0];
+                checks.runs.granted(*fence_token, names(request));
+                // A ticket was taken out.
+                let taken_out = matches!(request.action, Action::Transfer(_));
+                checks
+                    .closed
+                    .take_if(|(_, by)| taken_out && *by == request.lease_id);
             }
             self.checks.executed(request, &answer, late);
             self.batches[number].answers[index] = Some(answer);

@@ -95,6 +95,8 @@ pub(crate) struct Callers {
     pub(crate) takes: u32,
     /// Those that take and find their pool empty.
     pub(crate) no_connection: u32,
+    /// Those whose lock goes into a ticket.
+    pub(crate) tickets: u32,
 }
 
 const SHORT: [u64; 6] = [1000, 2000, 3000, 5000, 10_000, 30_000];
@@ -249,6 +251,7 @@ impl Callers {
             children: 1,
             takes: 1,
             no_connection: 1,
+            tickets: 1,
         }
     }
 
@@ -269,6 +272,7 @@ impl Callers {
             children: some(&[100, 300]),
             takes: some(&[200, 700, 1000]),
             no_connection: some(&[50, 300]),
+            tickets: some(&[100, 400]),
         }
     }
 }

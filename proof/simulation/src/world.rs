@@ -13,6 +13,7 @@ use crate::plan::{MS, Plan, S};
 use crate::process::Process;
 use crate::store::Database;
 use crate::tape::Tape;
+use crate::tickets::Ticket;
 
 /// An event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +96,8 @@ pub(crate) enum What {
     TakeEnded(usize),
     /// A child of this caller's body leaves.
     ChildLeaves(usize),
+    /// Somebody adopts this ticket.
+    Adopt(usize),
     /// A fault, or an operator's call.
     Fault,
     Resume(usize),
@@ -167,6 +170,9 @@ pub(crate) struct World {
     pub(crate) opens: Vec<Open>,
     /// Those that the server has open.
     pub(crate) opened: Vec<usize>,
+    pub(crate) tickets: Vec<Ticket>,
+    /// The callers that adopt a ticket, each with its ticket.
+    pub(crate) adopters: Vec<(usize, usize)>,
     /// So many of them were sent before the server crashed last.
     pub(crate) crashed: usize,
     pub(crate) last_id: u64,
@@ -213,6 +219,8 @@ impl World {
             asks: Vec::new(),
             opens: Vec::new(),
             opened: Vec::new(),
+            tickets: Vec::new(),
+            adopters: Vec::new(),
             crashed: 0,
             last_id: 0,
             most_callers: usize::MAX,
@@ -327,6 +335,7 @@ impl World {
             What::TakeBreaks(open) => self.take_breaks(open),
             What::TakeEnded(open) => self.take_ended(open),
             What::ChildLeaves(caller) => self.child_leaves(caller),
+            What::Adopt(ticket) => self.adopt(ticket),
             What::Fault => self.fault(),
             What::Resume(process) => self.resume(process),
             What::Heal(process) => self.heal(process),
