@@ -9,6 +9,8 @@ use std::time::Duration;
 
 #[doc(hidden)]
 pub use self::message::rounded;
+use uuid::Uuid;
+
 use self::message::{about, after, held_by, lock, timed_out};
 pub use self::run::RunError;
 use crate::key::{InvalidKey, Key};
@@ -58,9 +60,11 @@ pub enum LockError {
         waited: Duration,
         /// The reason, as far as the caller knows it.
         cause: TimeoutCause,
-        /// A key that the call chain holds and that the holder waited for: then each waits for the other, and trying
-        /// again helps only if the other gives up. It is looked for once a second, by calls that run under another
-        /// lock. `None` does not say that there is no deadlock: one of more than two call chains is not seen here.
+        /// A key that the call chain holds and that the holder waited for: probably each waits for the other, and trying
+        /// again helps only if the other gives up. Not so if the holder does several things at once, and will release
+        /// this key all the same. Calls that run under another lock look for it after 1, 2, 4, … seconds. `None` does not
+        /// say that there is no deadlock: one of more than two call chains is not seen here, nor that of locks which
+        /// transactions keep.
         deadlock: Option<Box<Key>>,
     },
     /// The lease ended before the body did.
@@ -175,8 +179,8 @@ impl fmt::Display for LockError {
                 let Some(held) = deadlock else { return Ok(()) };
                 write!(
                     f,
-                    "; that call chain waited for {held:?}, which this one holds: a deadlock. Take the locks in one \
-                     order everywhere, or all at once with `keys`"
+                    "; its holder waited for {held:?}, which this call chain holds: they may wait for each other. Take \
+                     the locks in one order everywhere, or all at once with `keys`"
                 )
             }
             Self::Lost {
@@ -292,12 +296,18 @@ impl LockError {
         }
     }
 
-    /// The same timeout of a call chain that holds a key which the holder waited for.
+    /// The same timeout of a call chain that holds a key which this owner waited for, if that is the holder.
     #[doc(hidden)]
     #[must_use]
-    pub fn with_deadlock(mut self, held: Option<Key>) -> Self {
-        if let Self::Timeout { deadlock, .. } = &mut self {
-            *deadlock = held.map(Box::new);
+    pub fn with_deadlock(mut self, seen: Option<(Uuid, Key)>) -> Self {
+        if let Self::Timeout {
+            deadlock,
+            holder: Some(holder),
+            ..
+        } = &mut self
+            && let Some((_, held)) = seen.filter(|(owner, _)| *owner == holder.owner)
+        {
+            *deadlock = Some(Box::new(held));
         }
         self
     }
@@ -600,10 +610,23 @@ mod tests {
                 "lock \"a\" was still busy after 2.002s",
             ),
             (
-                LockError::timeout(key.clone(), None, waited, TimeoutCause::Held)
-                    .with_deadlock(Some(Key::new(None, "b").unwrap())),
-                "lock \"a\" was still busy after 2.002s; that call chain waited for \"b\", which this one holds: a deadlock. \
-                 Take the locks in one order everywhere, or all at once with `keys`",
+                {
+                    let by = holder(Duration::ZERO);
+                    let seen = Some((by.owner, Key::new(None, "b").unwrap()));
+                    LockError::timeout(key.clone(), Some(by), waited, TimeoutCause::Held).with_deadlock(seen)
+                },
+                "lock \"a\" was still busy after 2.002s, held by host/7; its holder waited for \"b\", which this call chain \
+                 holds: they may wait for each other. Take the locks in one order everywhere, or all at once with `keys`",
+            ),
+            (
+                LockError::timeout(
+                    key.clone(),
+                    Some(holder(Duration::ZERO)),
+                    waited,
+                    TimeoutCause::Held,
+                )
+                .with_deadlock(Some((Uuid::max(), Key::new(None, "b").unwrap()))),
+                "lock \"a\" was still busy after 2.002s, held by host/7",
             ),
             (
                 LockError::Lost {

@@ -59,3 +59,6 @@ pub use store::finding::{Finding, Severity};
 pub use store::row::{LockRow, OpenTransaction};
 #[cfg(feature = "contract")]
 pub use waiting::Waiting;
+#[cfg(feature = "contract")]
+#[doc(hidden)]
+pub use waiting::{OnWait, TellsWait};

@@ -139,9 +139,9 @@ impl LockOptions {
         self
     }
 
-    /// Calls `told` once a second while the acquire waits, such as to say who holds the lock. It runs in the task that
-    /// waits: it must not block, and its panic is that of the call. It is not called by a wait that is shorter than a
-    /// second. Default: none.
+    /// Calls `told` about once a second while the acquire waits, for example to log who holds the lock. It runs in the
+    /// task that waits: it must not block, and if it panics, so does the call. A wait shorter than a second does not call
+    /// it, and neither does a call that has its turn to take the key in its transaction. Default: none.
     ///
     /// ```
     /// # use dblock_core as dblock;
@@ -149,7 +149,7 @@ impl LockOptions {
     /// use dblock::LockOptions;
     ///
     /// let options = LockOptions::new().wait(Duration::from_secs(60)).on_wait(|waiting| {
-    ///     let holder = waiting.holder.as_ref().map_or("another process", |holder| &holder.name);
+    ///     let holder = waiting.holder.as_ref().map_or("somebody", |holder| &holder.name);
     ///     eprintln!("waiting for {:?} since {:?}: {holder} has it", waiting.key, waiting.waited);
     /// });
     /// ```

@@ -1,7 +1,8 @@
 //! What a call that waits for a lock is told.
 
 use std::fmt;
-use std::sync::Arc;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::key::Key;
@@ -13,18 +14,26 @@ use crate::store::Holder;
 pub struct Waiting {
     /// The key that the call waits for: of several, the one that was busy.
     pub key: Key,
-    /// The holder, where known.
+    /// The holder. `None` where it is not known: the store has not answered, a transaction has the row locked, or another
+    /// call of this process is about to take the lock.
     pub holder: Option<Holder>,
-    /// How long the call has waited.
+    /// How long the call has waited for this key.
     pub waited: Duration,
     /// How many calls of this process come before it. Those of other processes are not counted.
     pub ahead: usize,
 }
 
+type Told = dyn Fn(&Waiting) + Send + Sync;
+
 /// A function of the application's. Two are equal if they are the same value.
 #[doc(hidden)]
 #[derive(Clone)]
-pub struct OnWait(Arc<dyn Fn(&Waiting) + Send + Sync>);
+pub struct OnWait(Arc<Told>);
+
+/// The same function, for as long as the options that name it live: a lock must not keep it, nor drop it.
+#[doc(hidden)]
+#[derive(Clone)]
+pub struct TellsWait(Weak<Told>);
 
 impl OnWait {
     pub(crate) fn new(told: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
@@ -32,13 +41,32 @@ impl OnWait {
     }
 
     #[doc(hidden)]
+    pub fn while_it_lives(&self) -> TellsWait {
+        TellsWait(Arc::downgrade(&self.0))
+    }
+}
+
+impl TellsWait {
+    #[doc(hidden)]
     pub fn tell(&self, key: Key, holder: Option<Holder>, waited: Duration, ahead: usize) {
-        (self.0)(&Waiting {
-            key,
-            holder,
-            waited,
-            ahead,
-        });
+        if let Some(told) = self.0.upgrade() {
+            told(&Waiting {
+                key,
+                holder,
+                waited,
+                ahead,
+            });
+        }
+    }
+}
+
+// It is called only where its panic is the call's.
+impl UnwindSafe for OnWait {}
+impl RefUnwindSafe for OnWait {}
+
+impl fmt::Debug for TellsWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TellsWait")
     }
 }
 

@@ -12,9 +12,9 @@ mod recorded;
 mod unrecorded;
 
 #[cfg(feature = "metrics")]
-pub(crate) use self::recorded::{Meter, Site};
+pub(crate) use self::recorded::{Meter, Site, Waiting};
 #[cfg(not(feature = "metrics"))]
-pub(crate) use self::unrecorded::{Meter, Site};
+pub(crate) use self::unrecorded::{Meter, Site, Waiting};
 
 /// How an acquire ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use uuid::Uuid;
 use super::env::Time;
 use crate::options::{LockOptions, Wait};
 use crate::store::RecordChange;
+use crate::waiting::TellsWait;
 
 /// What a caller wants. It is made once, and shared by all that need to know it.
 #[derive(Debug, Clone)]
@@ -19,6 +20,8 @@ pub struct Call {
     /// The call chain holds another lock: it may acquire even while the manager shuts down.
     pub nested: bool,
     pub takes: Takes,
+    /// What to tell while the caller waits. The machine does not read it.
+    pub tells_wait: Option<TellsWait>,
     /// A change of the key's record that the acquire makes in the same transaction.
     pub begin: Option<Begin>,
 }

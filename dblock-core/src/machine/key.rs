@@ -41,7 +41,7 @@ use self::requests::{OnItsWay, Sent};
 use self::turns::Turns;
 use super::call::Call;
 use super::env::{Env, Time};
-use super::out::{Note, Reply, Turn, Unconfirmed, Waiter};
+use super::out::{Note, Refusal, Reply, Turn, Unconfirmed, Waiter};
 use super::ownership::Ownership;
 use crate::Key;
 use crate::LostReason;
@@ -150,16 +150,17 @@ impl<A, C> Machine<A, C> {
         &self.key
     }
 
-    /// What the caller with this number waits for: how many callers are before it, and who has the lock, as far as that
-    /// is known. `None` if it does not wait.
-    pub fn waits_for(&self, number: u64, now: Time) -> Option<(usize, Option<Holder>)> {
-        let ahead = self.queue.ahead_of(number)?;
-        let held = self.held.as_ref().filter(|held| !held.needs_release());
-        let holder = match held {
-            Some(held) => Some(held.holder(now)),
-            None => self.asking.last_holder(),
-        };
-        Some((ahead, holder))
+    /// Who has the lock, as the caller with this number would be told if its timeout passed now.
+    pub fn holder_for(&self, number: u64, now: Time) -> Option<Holder> {
+        match self.refusal_of(self.queue.get(number)?, now) {
+            Refusal::Busy(holder) => holder,
+            _ => None,
+        }
+    }
+
+    /// How many callers are before the one with this number. It counts them.
+    pub fn ahead_of(&self, number: u64) -> usize {
+        self.queue.ahead_of(number)
     }
 
     /// A caller of this process with this owner waits.

@@ -149,6 +149,7 @@ mod tests {
             nested: false,
             takes: Takes::No,
             begin: None,
+            tells_wait: None,
         };
         let key = Key::new(None, "k").unwrap();
         Ownership::new(key, Arc::new(call), Uuid::nil(), 1, at(0), at(10))

@@ -197,9 +197,9 @@ impl LockRow {
             .filter(|next| self.has_lease() && next.until > self.now)
     }
 
-    /// For each of these rows, whether its holder waits for somebody who waits for it, perhaps through others of the
-    /// rows: a deadlock. A row names one waiting owner at most, so one may not be seen; one that is seen may have ended
-    /// since.
+    /// For each of these rows, whether its holder waits for somebody who waits for this lock, perhaps through others of
+    /// the rows: probably a deadlock. A row names one waiting owner of another process at most, so a deadlock may not be
+    /// seen; one that is seen may have ended since.
     pub fn deadlocks(rows: &[Self]) -> Vec<bool> {
         let waiting = |row: &Self| row.live_successor().map(|next| next.owner);
         let waits_at = (0..).zip(rows).filter_map(|(at, row)| Some((waiting(row)?, at)));

@@ -21,7 +21,7 @@ use super::lease::Lease;
 use super::shared::Unscheduled;
 use crate::Key;
 use crate::LockError;
-use crate::meter::{AcquireOutcome, Site};
+use crate::meter::{AcquireOutcome, Site, Waiting};
 
 impl EngineHandle {
     /// Takes a lock. It is asked for at once, so that the future need not keep the call: it only waits for
@@ -181,9 +181,11 @@ pub(super) struct Asked<'a> {
     pub(super) engine: &'a EngineHandle,
     pub(super) of_key: Arc<Cell>,
     answered: bool,
-    /// Its number in the wait queue. `None` if it was answered at once.
+    /// Its number in the wait queue. `None` for a call that enters again in its transaction.
     pub(super) number: Option<u64>,
     answer: oneshot::Receiver<Acquired>,
+    /// It was not answered at once.
+    waiting: Option<Waiting>,
     pub(super) call: Arc<Call>,
     site: Site,
     pub(super) since: Time,
@@ -205,6 +207,7 @@ impl<'a> Asked<'a> {
             answered: false,
             number,
             answer,
+            waiting: None,
             call,
             site,
             since,
@@ -219,6 +222,7 @@ impl<'a> Asked<'a> {
             self.answer().await
         };
         self.answered = true;
+        self.waiting = None;
         if let Ok((given, _)) = answer {
             return given;
         }
@@ -227,11 +231,10 @@ impl<'a> Asked<'a> {
     }
 
     pub(super) fn answer(&mut self) -> impl Future<Output = Result<Acquired, RecvError>> {
-        let mut waiting = None;
-        poll_fn(move |context| {
+        poll_fn(|context| {
             let polled = Pin::new(&mut self.answer).poll(context);
             if polled.is_pending() {
-                waiting.get_or_insert_with(|| self.site.waits());
+                self.waiting.get_or_insert_with(|| self.site.waits());
             }
             polled
         })

@@ -135,10 +135,14 @@ impl Cell {
         lock(&self.state).machine.holds(ownership)
     }
 
-    /// How many callers are before the one with this number, and who has the lock, as far as that is known. `None` if it
-    /// does not wait.
-    pub(super) fn waits_for(&self, number: u64, now: Time) -> Option<(usize, Option<Holder>)> {
-        lock(&self.state).machine.waits_for(number, now)
+    /// Who has the lock, as the caller with this number would be told if its timeout passed now.
+    pub(super) fn holder_for(&self, number: u64, now: Time) -> Option<Holder> {
+        lock(&self.state).machine.holder_for(number, now)
+    }
+
+    /// How many callers are before the one with this number.
+    pub(super) fn ahead_of(&self, number: u64) -> usize {
+        lock(&self.state).machine.ahead_of(number)
     }
 
     pub(super) fn is_waited_for_by(&self, owner: Uuid) -> bool {

@@ -40,7 +40,10 @@ pub(crate) struct EngineHandle {
 /// Exists while there is a handle. The driver's inbox ends when the last handle is dropped.
 struct Alive {
     commands: mpsc::UnboundedSender<Command>,
+    #[cfg(any(feature = "sql", feature = "run_once"))]
     rows: Reads<LockRow>,
+    /// Rows that nobody needs to go on.
+    looks: Reads<LockRow>,
     #[cfg(feature = "sql")]
     free_rows: Reads<bool>,
     #[cfg(feature = "run_once")]
@@ -62,7 +65,9 @@ impl EngineHandle {
     pub(super) fn new(shared: Arc<Shared>, commands: mpsc::UnboundedSender<Command>) -> Self {
         let alive = Arc::new(Alive {
             commands,
+            #[cfg(any(feature = "sql", feature = "run_once"))]
             rows: Reads::new(Permit::Rows, |store, keys| store.rows(keys)),
+            looks: Reads::new(Permit::Admin, |store, keys| store.rows(keys)),
             #[cfg(feature = "sql")]
             free_rows: Reads::new(Permit::Rows, |store, keys| {
                 Box::pin(async {

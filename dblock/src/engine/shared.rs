@@ -20,6 +20,7 @@ use super::cells::{Cell, Cells, Machine, lock};
 use super::clock::Clock;
 use super::report::Reporter;
 use super::sync::{AtomicBool, Mutex, MutexGuard, Notify};
+use super::watch::Ticker;
 use crate::health::HealthBoard;
 use crate::meter::Meter;
 #[cfg(feature = "sql")]
@@ -47,6 +48,7 @@ pub(crate) struct Shared {
     /// The driver is gone. Steps that come later abort their machine themselves.
     pub(super) driver_gone: AtomicBool,
     pub(super) listening: AtomicBool,
+    pub(super) ticker: Ticker,
     /// A caller waits for a key that another process holds.
     pub(super) wants_wake_ups: AtomicBool,
     pub(super) counts: Counts,
@@ -99,6 +101,7 @@ impl Shared {
             stopped: AtomicBool::new(false),
             driver_gone: AtomicBool::new(false),
             listening: AtomicBool::new(false),
+            ticker: Ticker::default(),
             wants_wake_ups: AtomicBool::new(false),
             counts: Counts::default(),
             hand_over: settings.hand_over,

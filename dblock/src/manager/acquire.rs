@@ -303,6 +303,7 @@ impl<'a> Caller<'a> {
     fn new_call(&self, wait: Wait, begin: Option<Begin>) -> Call {
         let mut options = self.options.clone();
         options.wait = wait;
+        let on_wait = options.on_wait.take();
         Call {
             owner: self.owner,
             holder: Arc::clone(&self.holder),
@@ -310,6 +311,7 @@ impl<'a> Caller<'a> {
             deadline: self.began.deadline,
             nested: self.chain.is_some(),
             takes: dblock_core::machine::call::Takes::No,
+            tells_wait: on_wait.map(|on_wait| on_wait.while_it_lives()),
             begin,
         }
     }

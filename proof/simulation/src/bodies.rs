@@ -155,7 +155,7 @@ impl World {
         if self.callers[number].run.is_some() {
             return self.end_run(number);
         }
-        if plain && self.tape.chance(self.plan.callers.tickets) && self.into_ticket(number, &ownership) {
+        if plain && self.tape.chance(self.plan.callers.tickets) && self.put_into_ticket(number, &ownership) {
             return;
         }
         if let Some(open) = self.open_of(number) {

@@ -215,6 +215,7 @@ impl World {
             nested: false,
             takes: Takes::No,
             begin: None,
+            tells_wait: None,
         }
     }
 

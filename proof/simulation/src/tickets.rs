@@ -26,7 +26,7 @@ pub(crate) struct Ticket {
 
 impl World {
     /// The lock of a caller whose body has returned goes into a ticket. `false`: refused, because somebody shares it.
-    pub(crate) fn into_ticket(&mut self, number: usize, ownership: &Arc<Ownership>) -> bool {
+    pub(crate) fn put_into_ticket(&mut self, number: usize, ownership: &Arc<Ownership>) -> bool {
         let (process, key) = (self.callers[number].process, self.callers[number].key);
         let ttl = if self.plan.healthy {
             1000

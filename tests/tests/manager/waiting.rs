@@ -72,7 +72,7 @@ async fn two_wait_for_each_other(one: &LockManager, two: &LockManager) {
     assert!(
         refused
             .to_string()
-            .contains("waited for \"first\", which this one holds: a deadlock"),
+            .contains("its holder waited for \"first\", which this call chain holds"),
         "{refused}"
     );
     second.unwrap().unwrap();
@@ -141,4 +141,56 @@ async fn a_panic_of_the_function_ends_the_call() {
     let (next, released) = tokio::join!(next, guard.release());
     released.unwrap();
     next.unwrap().release().await.unwrap();
+}
+
+/// A receiver of what is told ends when the call has got the lock.
+#[tokio::test]
+async fn a_lock_does_not_keep_the_function() {
+    let store = FaultyStore::memory();
+    let (told, mut tells) = mpsc::unbounded_channel::<Waiting>();
+    let options = patient();
+    let locks = store.manager();
+    let waiting = locks
+        .lock("key")
+        .options(&options)
+        .on_wait(move |waiting| told.send(waiting.clone()).unwrap());
+    let guard = waiting.acquire().await.unwrap();
+    assert!(tells.recv().await.is_none());
+    guard.release().await.unwrap();
+}
+
+/// A lease that has ended is no lock that others wait for in vain.
+#[tokio::test(start_paused = true)]
+async fn a_lost_lock_is_no_deadlock() {
+    let store = FaultyStore::memory();
+    let (one, two) = (store.manager(), store.other_process());
+    let guard = two.lock("second").options(&long()).acquire().await.unwrap();
+    let signalled = long().on_lost(dblock::OnLost::Signal);
+    let both = tokio::sync::Notify::new();
+    let calls = one.lock("first").options(&signalled).run(async {
+        one.admin().force_release("first").await.unwrap();
+        dblock::current().unwrap().lost().await;
+        both.notify_one();
+        one.lock("second")
+            .wait(Duration::from_millis(2_500))
+            .run(async {})
+            .await
+    });
+    let waits = async {
+        both.notified().await;
+        let third = store.other_process();
+        let first = third.lock("first").options(&long()).acquire().await.unwrap();
+        let waiting = guard.enter(async { two.lock("first").wait(Duration::from_secs(20)).acquire().await });
+        let (waited, ()) = tokio::join!(waiting, async {
+            tokio::time::sleep(Duration::from_secs(4)).await;
+            first.release().await.unwrap();
+        });
+        waited.unwrap().unwrap().release().await.unwrap();
+    };
+    let (refused, ()) = tokio::join!(calls, waits);
+    let refused = refused.unwrap().unwrap_err();
+    assert!(
+        matches!(refused, LockError::Timeout { deadlock: None, .. }),
+        "{refused:?}"
+    );
 }

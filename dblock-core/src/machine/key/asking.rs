@@ -264,14 +264,6 @@ impl Asking {
         self.note_answer(LastAnswer::Failed(error), env.now);
     }
 
-    /// The holder that the last answer named.
-    pub(super) fn last_holder(&self) -> Option<Holder> {
-        match &self.last {
-            Some((LastAnswer::Busy(holder), _)) => holder.clone(),
-            _ => None,
-        }
-    }
-
     pub(super) fn note_answer(&mut self, answer: LastAnswer, now: Time) {
         self.last = Some((answer, now + ANSWER_LASTS));
     }

@@ -289,27 +289,30 @@ impl<A, C> Machine<A, C> {
         {
             return;
         }
-        let mut holder = None;
         if let Some(held) = &self.held {
             if held.needs_release() {
                 // Nobody holds the lock, but the row is not released yet: callers wait for that.
                 self.asking.note_last_error(held.last_error(), now);
             } else {
-                holder = Some(held.holder(now));
-                self.refuse_non_blocking(Time::MAX, &Refusal::Busy(holder.clone()));
+                let holder = held.holder(now);
+                self.refuse_non_blocking(Time::MAX, &Refusal::Busy(Some(holder)));
             }
         }
         if let Some(refusal) = self.soon_busy() {
             self.refuse_non_blocking(now.before(BUSY_AFTER), &refusal);
         }
-        let taking = self.turns.is_out();
         while let Some(waiter) = self.queue.pop_overdue(now) {
-            let refusal = match &holder {
-                Some(_) => Refusal::Busy(holder.clone()),
-                None if taking => Refusal::Busy(None),
-                None => self.asking.refusal(waiter.since, waiter.call.is_non_blocking()),
-            };
+            let refusal = self.refusal_of(&waiter, now);
             self.reply(Reply::Refused(waiter, refusal));
+        }
+    }
+
+    /// What a caller is told whose timeout passes now.
+    pub(super) fn refusal_of(&self, waiter: &Waiter<A>, now: Time) -> Refusal {
+        match &self.held {
+            Some(held) if !held.needs_release() => Refusal::Busy(Some(held.holder(now))),
+            _ if self.turns.is_out() => Refusal::Busy(None),
+            _ => self.asking.refusal(waiter.since, waiter.call.is_non_blocking()),
         }
     }
 

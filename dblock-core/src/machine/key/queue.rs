@@ -11,7 +11,8 @@ use crate::machine::env::{Env, Time};
 use crate::machine::out::Waiter;
 use crate::options::LockOptions;
 
-/// Callers in the order in which they came. An operation on one of them costs the logarithm of their number.
+/// Callers in the order in which they came. An operation on one of them costs the logarithm of their number, where it says
+/// nothing else.
 #[derive(Debug)]
 pub(super) struct WaitQueue<A> {
     waiters: BTreeMap<u64, Waiter<A>>,
@@ -67,13 +68,16 @@ impl<A> WaitQueue<A> {
         Some(waiter)
     }
 
-    /// How many callers are before this one; `None` if it is not here.
-    pub(super) fn ahead_of(&self, number: u64) -> Option<usize> {
-        self.waiters
-            .contains_key(&number)
-            .then(|| self.waiters.range(..number).count())
+    pub(super) fn get(&self, number: u64) -> Option<&Waiter<A>> {
+        self.waiters.get(&number)
     }
 
+    /// How many callers are before this one. It counts them.
+    pub(super) fn ahead_of(&self, number: u64) -> usize {
+        self.waiters.range(..number).count()
+    }
+
+    /// It looks at all of them.
     pub(super) fn has_owner(&self, owner: Uuid) -> bool {
         self.waiters.values().any(|waiter| waiter.call.owner == owner)
     }

@@ -59,6 +59,7 @@ fn call(options: LockOptions) -> Call {
         nested: false,
         takes: Takes::No,
         begin: None,
+        tells_wait: None,
     }
 }
 

@@ -112,7 +112,7 @@ impl<T: Clone + Send + 'static> Reads<T> {
         *next = Weak::new();
         let mut begun: HashMap<Key, Vec<_>> = HashMap::new();
         let mut rest = Vec::new();
-        for look in lock(read).drain(..) {
+        for look in lock(read).drain(..).filter(|look| !look.answer.is_closed()) {
             if begun.len() < MOST || begun.contains_key(&look.key) {
                 begun.entry(look.key).or_default().push(look.answer);
             } else {
@@ -127,7 +127,13 @@ impl<T: Clone + Send + 'static> Reads<T> {
 }
 
 impl EngineHandle {
+    /// As `row`, for a look that may come late, or be left out.
+    pub(crate) async fn look_at_row(&self, key: &Key) -> Result<Option<LockRow>, LockError> {
+        self.alive.looks.at(self, key).await
+    }
+
     /// The row of a key as the store's own connections see it.
+    #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) async fn row(&self, key: &Key) -> Result<Option<LockRow>, LockError> {
         self.alive.rows.at(self, key).await
     }

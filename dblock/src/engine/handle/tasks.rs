@@ -17,9 +17,13 @@ pub(super) type Task = dyn FnOnce(Arc<dyn Store>, Arc<Permits>) -> StoreFuture<'
 /// How many tasks run at once: most connections are for locks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Permit {
-    /// What an operator asks. One at a time. Nothing that a call of a lock waits for may be one.
+    /// What an operator asks, and looks for deadlocks. One at a time. Nothing that a call of a lock waits for may be one.
     Admin,
     /// A read of lock rows, for calls that are inside a lock. One at a time: those of many calls go together.
+    #[cfg_attr(
+        not(any(feature = "sql", feature = "run_once")),
+        allow(dead_code, reason = "only transactions and runs read them")
+    )]
     Rows,
     /// A record before its lock is taken, or when its run begins. It is left out when the caller is gone
     /// before it has its permit.
@@ -117,6 +121,7 @@ impl EngineHandle {
 
     /// The answer of `future` unless that takes longer than `limit`. It needs no timer of the caller's
     /// runtime.
+    #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) async fn within<T>(
         &self,
         limit: Option<Duration>,
@@ -133,6 +138,7 @@ impl EngineHandle {
     }
 
     /// Completes after so long, or when the engine has ended.
+    #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) async fn pause(&self, pause: Duration) {
         let (mut over, is_over) = oneshot::channel::<()>();
         self.spawn(move |_, _| async move {
@@ -145,8 +151,10 @@ impl EngineHandle {
     }
 
     /// Spawns a task on the engine's runtime. An engine that has stopped drops it.
-    pub(super) fn spawn<F>(&self, task: impl FnOnce(Arc<dyn Store>, Arc<Permits>) -> F + Send + 'static)
-    where
+    pub(in crate::engine) fn spawn<F>(
+        &self,
+        task: impl FnOnce(Arc<dyn Store>, Arc<Permits>) -> F + Send + 'static,
+    ) where
         F: Future<Output = ()> + Send + 'static,
     {
         self.send(Command::Run(Box::new(|store, permits| {

@@ -85,6 +85,7 @@ impl Engine {
             nested: false,
             takes: dblock_core::machine::call::Takes::No,
             begin: None,
+            tells_wait: None,
         })
     }
 
