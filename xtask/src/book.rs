@@ -35,7 +35,7 @@ pub(crate) struct Args {
 }
 
 /// The pages, by their paths from the top.
-pub(crate) type Pages = BTreeMap<String, Page>;
+type Pages = BTreeMap<String, Page>;
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if !args.translated.is_empty() {

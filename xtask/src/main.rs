@@ -50,7 +50,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Run every check of the project, with throw-away database servers.
+    /// Run the checks of the project, with throw-away database servers. Those on demand run only with `--only`.
     Test(test::Args),
     /// Fight for locks while processes, connections and servers fail, and check what happened.
     Torture(torture::Args),

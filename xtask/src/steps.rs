@@ -107,7 +107,7 @@ pub(crate) struct Chosen {
 }
 
 impl Step {
-    /// In an order in which each has use for what those before it have built.
+    /// In an order in which most have use for what those before them have built; those on demand stand last.
     pub(crate) const ALL: [Self; 16] = [
         Self::Install,
         Self::Fmt,
@@ -127,7 +127,7 @@ impl Step {
         Self::Package,
     ];
 
-    /// Whether it runs only when it is chosen: it builds what nothing else needs, or says what the tests say.
+    /// Whether it runs only when it is chosen.
     pub(crate) fn on_demand(self) -> bool {
         matches!(self, Self::Clippy | Self::Loom | Self::Doc | Self::Package)
     }
@@ -141,7 +141,7 @@ impl Step {
     pub(crate) fn builds_all(self) -> bool {
         !matches!(
             self,
-            Self::Install | Self::Fmt | Self::Book | Self::Api | Self::Stores | Self::Loom
+            Self::Install | Self::Fmt | Self::Book | Self::Stores | Self::Loom
         )
     }
 

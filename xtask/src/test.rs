@@ -1,4 +1,4 @@
-//! `cargo xtask test`: runs the steps, all of them even when one fails, and ends with one plain line.
+//! `cargo xtask test`: runs the chosen steps, also those after one that fails, and ends with one plain line.
 //!
 //! A test mostly waits for leases, and a compiler only computes. So the tests, and then the torture, run
 //! beside the steps that compile, which then have a low priority, and show what they print only when they
@@ -15,7 +15,7 @@ use crate::steps::{Chosen, Passed, Step};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Run these steps only.
+    /// Run these steps only. Without it, all run but those on demand.
     #[arg(long, value_enum, value_delimiter = ',')]
     only: Vec<Step>,
     /// Arguments for `cargo test`, such as a test's name or `-p dblock-tests`. `-- -- …` reaches the

@@ -11,10 +11,11 @@ use anyhow::{Context as _, bail};
 use dblock::store::Store;
 use dblock::{CurrentLock, LockManager, Run, StoreSource, open};
 use sqlx::mysql::MySqlPoolOptions;
-use sqlx::postgres::PgPoolOptions;
+use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions};
 use sqlx::{
-    Acquire as _, AssertSqlSafe, ConnectOptions as _, Connection as _, MySqlPool, PgPool, SqlitePool,
+    Acquire as _, AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, MySqlPool, PgPool,
+    SqlitePool,
 };
 
 use crate::counter::{self, Counter};
@@ -30,6 +31,10 @@ const OPENED_WITH: i64 = 1_000_000;
 
 /// The connections of a process for its own statements.
 const CONNECTIONS: u32 = 4;
+
+/// The server ends a transaction that has idled for so long. The connection of one that a black hole swallowed stays open
+/// on both sides, and the lock that ends with it stays busy.
+const IDLES_FOR: Duration = Duration::from_secs(12);
 
 /// The bank's database.
 #[derive(Debug, Clone)]
@@ -73,12 +78,25 @@ impl Bank {
                 PgPoolOptions::new()
                     .max_connections(CONNECTIONS)
                     .acquire_timeout(timeout)
-                    .connect_lazy(url)?,
+                    .connect_lazy_with(
+                        PgConnectOptions::from_str(url)?
+                            .options([("idle_in_transaction_session_timeout", IDLES_FOR.as_millis())]),
+                    ),
             ),
             "mysql" => Self::MySql(
                 MySqlPoolOptions::new()
                     .max_connections(CONNECTIONS)
                     .acquire_timeout(timeout)
+                    .after_connect(|connection, _| {
+                        Box::pin(async move {
+                            // MySQL has no such limit.
+                            let limit = format!(
+                                "SET /*M! SESSION idle_transaction_timeout = {}, */ @bank = 1",
+                                IDLES_FOR.as_secs()
+                            );
+                            connection.execute(sql(limit)).await.map(drop)
+                        })
+                    })
                     .connect_lazy(url)?,
             ),
             "sqlite" => {

@@ -20,7 +20,7 @@ const MDBOOK: Tool = Tool {
 /// The files that the book needs beside its pages.
 const FILES: [&str; 3] = ["book.toml", "theme/head.hbs", "src/SUMMARY.md"];
 
-pub(crate) async fn folder() -> anyhow::Result<PathBuf> {
+pub(super) async fn folder() -> anyhow::Result<PathBuf> {
     Ok(target_folder().await?.join("book"))
 }
 
