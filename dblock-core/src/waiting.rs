@@ -23,7 +23,8 @@ pub struct Waiting {
     pub ahead: usize,
 }
 
-type Told = dyn Fn(&Waiting) + Send + Sync;
+// Boxed, so that options, which futures hold, are smaller by a word.
+type Told = Box<dyn Fn(&Waiting) + Send + Sync>;
 
 /// A function of the application's. Two are equal if they are the same value.
 #[doc(hidden)]
@@ -37,7 +38,7 @@ pub struct TellsWait(Weak<Told>);
 
 impl OnWait {
     pub(crate) fn new(told: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(told))
+        Self(Arc::new(Box::new(told)))
     }
 
     #[doc(hidden)]

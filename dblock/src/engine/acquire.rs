@@ -184,8 +184,6 @@ pub(super) struct Asked<'a> {
     /// Its number in the wait queue. `None` for a call that enters again in its transaction.
     pub(super) number: Option<u64>,
     answer: oneshot::Receiver<Acquired>,
-    /// It was not answered at once.
-    waiting: Option<Waiting>,
     pub(super) call: Arc<Call>,
     site: Site,
     pub(super) since: Time,
@@ -207,7 +205,6 @@ impl<'a> Asked<'a> {
             answered: false,
             number,
             answer,
-            waiting: None,
             call,
             site,
             since,
@@ -219,10 +216,9 @@ impl<'a> Asked<'a> {
         let answer = if self.is_watched() {
             Box::pin(self.watched_answer()).await
         } else {
-            self.answer().await
+            self.answer(&mut None).await
         };
         self.answered = true;
-        self.waiting = None;
         if let Ok((given, _)) = answer {
             return given;
         }
@@ -230,11 +226,15 @@ impl<'a> Asked<'a> {
         Err(LockError::shutdown(Some(self.of_key.key().to_typed())))
     }
 
-    pub(super) fn answer(&mut self) -> impl Future<Output = Result<Acquired, RecvError>> {
+    /// It counts as waiting from when it was not answered at once, for as long as `waiting` lives.
+    pub(super) fn answer(
+        &mut self,
+        waiting: &mut Option<Waiting>,
+    ) -> impl Future<Output = Result<Acquired, RecvError>> {
         poll_fn(|context| {
             let polled = Pin::new(&mut self.answer).poll(context);
             if polled.is_pending() {
-                self.waiting.get_or_insert_with(|| self.site.waits());
+                waiting.get_or_insert_with(|| self.site.waits());
             }
             polled
         })

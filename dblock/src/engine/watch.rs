@@ -76,13 +76,13 @@ impl Asked<'_> {
         let shared = Arc::clone(&self.engine.shared);
         let _watching = Watching::new(self.engine);
         let number = self.number.unwrap_or_default();
-        let mut deadlock = None;
+        let (mut waiting, mut deadlock) = (None, None);
         let mut next_look = LOOK_EVERY;
         loop {
             let tick = shared.ticker.tick.notified();
             tokio::select! {
                 biased;
-                answer = self.answer() => return named(answer, deadlock),
+                answer = self.answer(&mut waiting) => return named(answer, deadlock),
                 () = tick => {}
             }
             let now = self.engine.now();
@@ -106,7 +106,7 @@ impl Asked<'_> {
             let tick = shared.ticker.tick.notified();
             let found = tokio::select! {
                 biased;
-                answer = self.answer() => return named(answer, deadlock),
+                answer = self.answer(&mut waiting) => return named(answer, deadlock),
                 found = wanted_by(owner, &chain) => found,
                 // It would come too late.
                 () = tick => continue,

@@ -1,9 +1,10 @@
 //! What a call that waits is told, and deadlocks.
 
+use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use dblock::{Key, LockError, LockManager, Waiting};
+use dblock::{Key, LockError, LockManager, OnCrash, RunOptions, Waiting};
 use dblock_tests::faulty_store::FaultyStore;
 use dblock_tests::{Backend, on_every_store};
 use tokio::sync::{Barrier, Notify, mpsc};
@@ -166,7 +167,7 @@ async fn a_lost_lock_is_no_deadlock() {
     let (one, two) = (store.manager(), store.other_process());
     let guard = two.lock("second").options(&long()).acquire().await.unwrap();
     let signalled = long().on_lost(dblock::OnLost::Signal);
-    let both = tokio::sync::Notify::new();
+    let both = Notify::new();
     let calls = one.lock("first").options(&signalled).run(async {
         one.admin().force_release("first").await.unwrap();
         dblock::current().unwrap().lost().await;
@@ -193,4 +194,27 @@ async fn a_lost_lock_is_no_deadlock() {
         matches!(refused, LockError::Timeout { deadlock: None, .. }),
         "{refused:?}"
     );
+}
+
+/// Several keys, a leader, a run: the key is the one that is busy.
+#[tokio::test(start_paused = true)]
+async fn each_kind_of_call_is_told() {
+    let store = FaultyStore::memory();
+    let (holds, waits) = (store.manager(), store.other_process());
+    let guard = holds.lock("key").options(&long()).acquire().await.unwrap();
+    let (told, mut tells) = mpsc::unbounded_channel::<Waiting>();
+    let tells_it = move |waiting: &Waiting| told.send(waiting.clone()).unwrap();
+    let (waiting, leading) = (patient().on_wait(tells_it.clone()), long().on_wait(tells_it));
+    let run = RunOptions::new(Duration::from_hours(1), OnCrash::Stop).lock(waiting.clone());
+    let several = async { drop(waits.lock(["a", "key"]).options(&waiting).acquire().await) };
+    let leader = async { drop(waits.lock("key").options(&leading).lead(async |_| ()).await) };
+    let once = async { drop(waits.run_once("key", run, async |_| Ok::<_, LockError>(())).await) };
+    let calls: [Pin<Box<dyn Future<Output = ()>>>; 3] = [Box::pin(several), Box::pin(leader), Box::pin(once)];
+    for (number, call) in calls.into_iter().enumerate() {
+        tokio::select! {
+            () = call => panic!("call {number} ended"),
+            heard = tells.recv() => assert_eq!(heard.unwrap().key.as_str(), "key"),
+        }
+    }
+    guard.release().await.unwrap();
 }
