@@ -73,13 +73,12 @@ impl Asked<'_> {
 
     /// The answer. A timeout names the deadlock that was seen last, if the holder is still the same.
     pub(super) async fn watched_answer(&mut self) -> Result<Acquired, RecvError> {
-        let shared = Arc::clone(&self.engine.shared);
-        let _watching = Watching::new(self.engine);
+        let watching = Watching::new(self.engine);
         let number = self.number.unwrap_or_default();
         let (mut waiting, mut deadlock) = (None, None);
         let mut next_look = LOOK_EVERY;
         loop {
-            let tick = shared.ticker.tick.notified();
+            let tick = watching.0.ticker.tick.notified();
             tokio::select! {
                 biased;
                 answer = self.answer(&mut waiting) => return named(answer, deadlock),
@@ -103,7 +102,7 @@ impl Asked<'_> {
                 continue;
             }
             next_look = waited * 2;
-            let tick = shared.ticker.tick.notified();
+            let tick = watching.0.ticker.tick.notified();
             let found = tokio::select! {
                 biased;
                 answer = self.answer(&mut waiting) => return named(answer, deadlock),

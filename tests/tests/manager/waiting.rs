@@ -167,32 +167,32 @@ async fn a_lost_lock_is_no_deadlock() {
     let (one, two) = (store.manager(), store.other_process());
     let guard = two.lock("second").options(&long()).acquire().await.unwrap();
     let signalled = long().on_lost(dblock::OnLost::Signal);
-    let both = Notify::new();
+    let (is_lost, refused) = (Notify::new(), Notify::new());
     let calls = one.lock("first").options(&signalled).run(async {
         one.admin().force_release("first").await.unwrap();
         dblock::current().unwrap().lost().await;
-        both.notify_one();
-        one.lock("second")
-            .wait(Duration::from_millis(2_500))
-            .run(async {})
-            .await
+        is_lost.notify_one();
+        let wait = Duration::from_millis(2_500);
+        let result = one.lock("second").wait(wait).run(async {}).await;
+        refused.notify_one();
+        result
     });
     let waits = async {
-        both.notified().await;
+        is_lost.notified().await;
         let third = store.other_process();
         let first = third.lock("first").options(&long()).acquire().await.unwrap();
         let waiting = guard.enter(async { two.lock("first").wait(Duration::from_secs(20)).acquire().await });
         let (waited, ()) = tokio::join!(waiting, async {
-            tokio::time::sleep(Duration::from_secs(4)).await;
+            refused.notified().await;
             first.release().await.unwrap();
         });
         waited.unwrap().unwrap().release().await.unwrap();
     };
-    let (refused, ()) = tokio::join!(calls, waits);
-    let refused = refused.unwrap().unwrap_err();
+    let (result, ()) = tokio::join!(calls, waits);
+    let error = result.unwrap().unwrap_err();
     assert!(
-        matches!(refused, LockError::Timeout { deadlock: None, .. }),
-        "{refused:?}"
+        matches!(error, LockError::Timeout { deadlock: None, .. }),
+        "{error:?}"
     );
 }
 
