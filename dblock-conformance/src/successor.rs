@@ -155,6 +155,7 @@ pub async fn busy_acquire_becomes_the_successor(fixture: &impl Fixture) {
             spare_tokens: SPARE,
             since: asked_at - waited,
             until: asked_at + LONG,
+            limit: None,
         };
         assert_eq!(*written, expected);
         assert!(after.wanted_until > after.now, "a successor waits, too");

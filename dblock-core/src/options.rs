@@ -32,11 +32,17 @@ pub struct LockOptions {
     pub max_hold: Option<Duration>,
     #[doc(hidden)]
     pub hold_min: Option<Duration>,
+    /// Shares the lock, while fewer than this are inside. `None` wants it alone.
+    #[doc(hidden)]
+    pub limit: Option<u32>,
     #[doc(hidden)]
     pub function: Option<&'static str>,
     #[doc(hidden)]
     pub on_wait: Option<OnWait>,
 }
+
+/// The limit of a shared lock that has none.
+pub(crate) const NO_LIMIT: u32 = u32::MAX;
 
 /// How long an acquire may take in all.
 #[doc(hidden)]
@@ -82,6 +88,7 @@ impl LockOptions {
             on_lost: OnLost::Cancel,
             max_hold: None,
             hold_min: None,
+            limit: None,
             function: None,
             on_wait: None,
         }
@@ -136,6 +143,24 @@ impl LockOptions {
     /// lock busy. More than zero, at most 30 days and at most `max_hold`. Default: none.
     pub fn hold_min(mut self, hold_min: Duration) -> Self {
         self.hold_min = Some(hold_min);
+        self
+    }
+
+    /// Shares the lock: calls that share it run beside each other, and beside no call that wants it alone. A call
+    /// waits for those that came before it, so neither kind keeps the other out for good. The fence tokens of those
+    /// who share are equal, so they put nobody in order. Refused with several keys, `hold_min`, tickets,
+    /// transactions that take or check the lock, and by stores without
+    /// [`Capabilities::shares`](crate::store::Capabilities::shares). Default: alone.
+    pub fn shared(mut self) -> Self {
+        self.limit.get_or_insert(NO_LIMIT);
+        self
+    }
+
+    /// Shares the lock with fewer than `limit` others: at most so many calls run at once, in all processes together.
+    /// Each call counts all that share the key, whatever their limits are, and enters while there are fewer than its
+    /// own. 1 to 4 billion; otherwise as [`shared`](Self::shared). Default: alone.
+    pub fn limit(mut self, limit: u32) -> Self {
+        self.limit = Some(limit);
         self
     }
 
@@ -200,6 +225,17 @@ impl LockOptions {
                 Self::MIN_TTL
             )));
         }
+        if self.limit == Some(0) {
+            return Err(LockError::invalid(
+                "the limit is 0, so nobody could get the lock; give at least 1",
+            ));
+        }
+        if self.limit.is_some() && self.hold_min.is_some() {
+            return Err(LockError::invalid(
+                "hold_min is refused with a shared or limited lock: others run beside the call; leave one of the two \
+                 out",
+            ));
+        }
         if let (Some(max_hold), Some(hold_min)) = (self.max_hold, self.hold_min)
             && max_hold < hold_min
         {
@@ -235,6 +271,7 @@ mod tests {
             LockOptions::new().ttl(LockOptions::MIN_TTL),
             LockOptions::new().ttl(longest).wait(longest),
             LockOptions::new().max_hold(longest).hold_min(longest),
+            LockOptions::new().shared().max_hold(longest),
         ] {
             assert!(good.check().is_ok(), "{good:?}");
         }
@@ -262,6 +299,8 @@ mod tests {
             LockOptions::new().max_hold(Duration::ZERO),
             LockOptions::new().hold_min(Duration::MAX),
             LockOptions::new().max_hold(day).hold_min(day * 2),
+            LockOptions::new().limit(0),
+            LockOptions::new().shared().hold_min(day),
         ] {
             assert!(matches!(bad.check(), Err(LockError::Invalid { .. })), "{bad:?}");
         }

@@ -45,9 +45,11 @@ pub use record::{
 };
 #[doc(hidden)]
 pub use request::Kind;
-pub use request::{Acquire, Action, Extend, HandedOver, NEXT_TTL, QUEUE_AHEAD, Request, Transfer};
+pub use request::{
+    Acquire, Action, Enter, Extend, HandedOver, NEXT_TTL, QUEUE_AHEAD, Request, Share, Transfer,
+};
 pub(crate) use row::LockRow;
-pub use row::{Holder, OpenTransaction, Successor};
+pub use row::{Holder, OpenTransaction, SharedHold, Successor};
 
 use crate::key::Key;
 
@@ -314,12 +316,14 @@ pub struct Capabilities {
     /// A held row names a successor, and its release passes it on. Without it `queue` means nothing: the
     /// answer is [`Busy`](Outcome::Busy), and waiters compete for a key that was released.
     pub queues: bool,
+    /// The store knows [shared holds](LockRow::shared). Without this the manager refuses a shared or limited lock.
+    pub shares: bool,
 }
 
 impl Capabilities {
     /// Capabilities of a store called `name`: own thread, no fence check, one part, one call at a time,
-    /// tokens not raised, no wake-ups, no purge. Any ttl, a clock, rows that outlive their leases, and
-    /// successors.
+    /// tokens not raised, no wake-ups, no purge, no shared holds. Any ttl, a clock, rows that outlive their leases,
+    /// and successors.
     pub fn new(name: &'static str) -> Self {
         Self {
             name,
@@ -335,6 +339,7 @@ impl Capabilities {
             clock: true,
             former_leases: true,
             queues: true,
+            shares: false,
         }
     }
 }

@@ -161,6 +161,7 @@ impl LockGuard {
             let message = "a lock with hold_min cannot go into a ticket: its adopter would not keep hold_min";
             return Err(LockError::invalid(message));
         }
+        lease.check_alone()?;
         // Not of the engine's kind, whose bits are guessable in part: they are a time.
         let lease_id = Uuid::new_v4();
         let key = lease.key().clone();

@@ -158,6 +158,7 @@ impl Next {
             spare_tokens: self.spare_tokens,
             since: Timestamp::from_micros(self.since),
             until: Timestamp::from_micros(self.until),
+            limit: None,
         }
     }
 

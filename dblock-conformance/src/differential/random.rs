@@ -101,6 +101,7 @@ impl Random {
             spare_tokens: *self.one_of(&SPARE),
             since: Timestamp::from_micros(now + 1_000 * since),
             until: Timestamp::from_micros(now + 1_000 * until),
+            limit: None,
         }
     }
 

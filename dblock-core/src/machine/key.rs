@@ -300,7 +300,13 @@ impl<A, C> Machine<A, C> {
             let left = machine
                 .own_lease(ownership)
                 .and_then(|held| held.leave(ownership, returned, env.now));
-            machine.confirm(ownership, confirm, left.map(|_| Shows::Holds));
+            match (confirm, &machine.held) {
+                // The others of this process go on, and the row follows.
+                (Some(confirm), Some(held)) if left.is_ok() && held.is_shared() && held.is_held() => {
+                    machine.reply(Reply::Confirmed(confirm.to, Ok(())));
+                }
+                (confirm, _) => machine.confirm(ownership, confirm, left.map(|_| Shows::Holds)),
+            }
             left.ok().flatten()
         })
     }
@@ -521,7 +527,8 @@ impl<A, C> Machine<A, C> {
     /// Callers wait for a key that another process holds, or a transaction of this one.
     pub fn wants_wake_ups(&self) -> bool {
         let waits = match &self.held {
-            Some(held) => held.left_in_transaction().is_some(),
+            Some(held) if held.left_in_transaction().is_some() => true,
+            Some(held) => held.is_shared() && self.asking.ask_at().is_some(),
             None => self.asking.ask_at().is_some(),
         };
         waits && !self.queue.is_empty()
@@ -542,7 +549,7 @@ impl<A, C> Machine<A, C> {
     fn own_lease_of(&mut self, ownership: &Arc<Ownership>) -> Option<&mut Held<C>> {
         self.held
             .as_mut()
-            .filter(|held| Arc::ptr_eq(held.current(), ownership))
+            .filter(|held| held.is_of(ownership))
     }
 
     /// The lease of this process, whichever owner has it. Where there is none, the reason why `ownership` has ended.
@@ -581,6 +588,8 @@ impl<A, C> Machine<A, C> {
             } else if let Some(next) = held.hand_over(&mut self.queue, &self.key, now) {
                 let ownership = Arc::clone(held.current());
                 self.reply(Reply::Granted(next, ownership));
+            } else {
+                self.let_join(now);
             }
         }
         if self.held.as_ref().is_some_and(Held::is_held) {
@@ -591,6 +600,15 @@ impl<A, C> Machine<A, C> {
             self.enter_after_wake_up(env);
             self.give_up_places(now);
             self.give_turn(env);
+        }
+    }
+
+    /// Callers enter beside those who share the lease.
+    fn let_join(&mut self, now: Time) {
+        while let Some(held) = &mut self.held
+            && let Some((waiter, ownership)) = held.join(&mut self.queue, &self.key, now)
+        {
+            self.reply(Reply::Granted(waiter, ownership));
         }
     }
 

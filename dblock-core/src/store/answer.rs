@@ -83,6 +83,8 @@ pub enum Outcome {
         revoked: bool,
         /// Somebody waits for the key: `wanted_until > now`.
         wanted: bool,
+        /// The count in the row: of a shared hold, how many call chains of the process are inside.
+        count: u32,
     },
     /// `Release`: the lease is over.
     Released(Released),
@@ -115,7 +117,7 @@ pub enum Released {
     PassedOn,
 }
 
-/// For stores: the answers that have fields. What is not given is `false` or `None`.
+/// For stores: the answers that have fields. What is not given is `false` or `None`, and the count is 1.
 impl Outcome {
     /// [`Granted`](Self::Granted).
     pub fn granted(fence_token: i64, remaining: Duration) -> Self {
@@ -134,6 +136,7 @@ impl Outcome {
             remaining,
             revoked: false,
             wanted: false,
+            count: 1,
         }
     }
 
@@ -160,6 +163,15 @@ impl Outcome {
     pub fn with_revoked(mut self, is_revoked: bool) -> Self {
         if let Self::Extended { revoked, .. } = &mut self {
             *revoked = is_revoked;
+        }
+        self
+    }
+
+    /// The same extension, with the count in the row.
+    #[must_use]
+    pub fn with_count(mut self, in_row: u32) -> Self {
+        if let Self::Extended { count, .. } = &mut self {
+            *count = in_row;
         }
         self
     }
@@ -192,6 +204,7 @@ mod tests {
                 .with_taken_over(former.clone())
                 .with_wanted(true)
                 .with_revoked(true)
+                .with_count(3)
                 .with_recorded(true)
         };
         let granted = Outcome::Granted {
@@ -206,6 +219,7 @@ mod tests {
             remaining: second,
             revoked: true,
             wanted: true,
+            count: 3,
         };
         assert_eq!(all(Outcome::extended(second)), extended);
         assert_eq!(all(Outcome::Lost), Outcome::Lost);
@@ -226,6 +240,7 @@ mod tests {
             remaining: second,
             revoked: false,
             wanted: false,
+            count: 1,
         };
         assert_eq!(Outcome::extended(second), plain);
         let next = Some(Key::new(None, "k").unwrap());

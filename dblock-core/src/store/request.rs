@@ -123,6 +123,9 @@ pub struct Acquire {
     pub queue: Option<Duration>,
     /// How many tokens to keep free above the lease's own, for local hand-overs.
     pub spare_tokens: u32,
+    /// Asks for a shared hold: others may have one too, while fewer than this are inside. [`u32::MAX`] sets no
+    /// limit. `None` asks for the lock alone. Only for a store that [shares](super::Capabilities::shares).
+    pub limit: Option<u32>,
 }
 
 impl Acquire {
@@ -135,6 +138,7 @@ impl Acquire {
             wanted_for: None,
             queue: None,
             spare_tokens: 0,
+            limit: None,
         }
     }
 }
@@ -189,6 +193,8 @@ pub struct Extend {
     /// The owner that the row is to name, if it names another one: the lease was handed over locally, or passed on to
     /// this process, since the row was last written.
     pub handed_over: Option<HandedOver>,
+    /// The lease is a shared hold. Then `count` says how many call chains of the process are inside.
+    pub share: Option<Share>,
 }
 
 impl Extend {
@@ -198,6 +204,48 @@ impl Extend {
             count,
             ttl,
             handed_over: None,
+            share: None,
+        }
+    }
+}
+
+/// What an [`Extend`] says of a shared hold.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Share {
+    /// Numbers the extensions of the lease. One with a smaller number than that of the hold arrives late, and
+    /// changes nothing.
+    pub number: u64,
+    /// Others want to enter. The count in the answer says how many may.
+    pub enter: Option<Enter>,
+}
+
+impl Share {
+    /// The extension with this number.
+    pub fn new(number: u64, enter: Option<Enter>) -> Self {
+        Self { number, enter }
+    }
+}
+
+/// Call chains that want to enter a shared hold that their process has. They may if nobody waits who came earlier.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Enter {
+    /// How many they are.
+    pub count: u32,
+    /// They enter while fewer than this are inside.
+    pub limit: u32,
+    /// How long the first of them has waited so far.
+    pub waited: Duration,
+}
+
+impl Enter {
+    /// So many, with this limit, after this wait.
+    pub fn new(count: u32, limit: u32, waited: Duration) -> Self {
+        Self {
+            count,
+            limit,
+            waited,
         }
     }
 }

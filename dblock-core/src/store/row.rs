@@ -74,6 +74,9 @@ pub struct LockRow {
     pub revoked: bool,
     /// The lease that the release passes the row on to, if it is still live by then.
     pub next: Option<Successor>,
+    /// Who shares the lock, one entry for each process. Empty while one owner has it alone. Without meaning while
+    /// the row is not [held by a lease](Self::has_lease), or once an entry has expired.
+    pub shared: Vec<SharedHold>,
     /// The transaction that has locked the row and has not ended yet. Until it ends nobody else can get, revoke or
     /// free the key. `None` also where the store cannot tell, or was not asked: see
     /// [`Store::row`](crate::store::Store::row).
@@ -129,6 +132,36 @@ impl OpenTransaction {
     }
 }
 
+/// What one process holds of a shared lock.
+///
+/// A store writes and reads all of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SharedHold {
+    /// The lease of the process.
+    pub lease_id: Uuid,
+    /// Host, process and function of the call that got it.
+    pub holder: String,
+    /// How many call chains of the process are inside.
+    pub count: u32,
+    /// The number of the last request that wrote it. An older request that arrives late changes nothing.
+    pub number: u64,
+    /// When it ends.
+    pub expire_at: Timestamp,
+}
+
+impl SharedHold {
+    /// One call chain is inside.
+    pub fn new(lease_id: Uuid, holder: impl Into<String>, expire_at: Timestamp) -> Self {
+        Self {
+            lease_id,
+            holder: holder.into(),
+            count: 1,
+            number: 0,
+            expire_at,
+        }
+    }
+}
+
 /// The lease of another process that a row names as next. It means nothing when the row is free or expired,
 /// or when `until` has passed.
 ///
@@ -150,6 +183,8 @@ pub struct Successor {
     pub since: Timestamp,
     /// Until when it is live.
     pub until: Timestamp,
+    /// It waits for a shared hold with this limit: see [`Acquire::limit`](super::Acquire::limit).
+    pub limit: Option<u32>,
 }
 
 impl LockRow {
@@ -169,6 +204,7 @@ impl LockRow {
             holder: String::new(),
             revoked: false,
             next: None,
+            shared: Vec::new(),
             transaction: None,
             now,
         }
@@ -183,6 +219,16 @@ impl LockRow {
     /// An owner holds the lock by a lease: the count is above 0 and the lease has not expired.
     pub fn has_lease(&self) -> bool {
         self.reentrant_count > 0 && self.expire_at > self.now
+    }
+
+    /// The lease is one that several may share: see [`shared`](Self::shared).
+    pub fn is_shared(&self) -> bool {
+        self.has_lease() && !self.shared.is_empty()
+    }
+
+    /// How long the lease still runs. Zero when it has expired.
+    pub fn remaining(&self) -> Duration {
+        self.expire_at.since(self.now)
     }
 
     /// Somebody holds the lock and somebody else waits for it.
@@ -230,6 +276,7 @@ mod tests {
             spare_tokens: 0,
             since: at(1),
             until: at(9),
+            limit: None,
         });
         row
     }
@@ -307,6 +354,7 @@ mod tests {
                 spare_tokens: 0,
                 since: at(1),
                 until: at(until),
+                limit: None,
             });
             assert_eq!(row.is_wanted(), row.live_successor().is_some());
             row.live_successor().is_some()

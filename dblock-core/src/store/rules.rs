@@ -1,6 +1,7 @@
 //! The table of rules on [`Store::apply`](super::Store::apply) as a function of one row, for stores that
 //! decide in Rust. No SQL, no I/O.
 
+mod shared;
 mod take;
 
 use std::time::Duration;
@@ -25,6 +26,9 @@ pub struct CarriedOut {
     pub outcome: Outcome,
     /// The row has changed, and must be written.
     pub changed: bool,
+    /// Somebody may enter now: a [`Release`](Action::Release) has freed the key, or an [`Extend`](Action::Extend) has
+    /// left room in a shared lock. A store with wake-ups reports it if the row says that somebody waits.
+    pub freed: bool,
     /// The change of the key's record that the request now makes, if it makes one, by [`change_record`].
     pub record: Option<RecordChange>,
 }
@@ -40,17 +44,24 @@ pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<CarriedOut, Sto
     // A release also changes the record when the lease ended before in another way, such as by a transaction.
     let ends = matches!(request.action, Action::Release) && row.lease_id == request.lease_id;
     let ends = ends.then_some(row.fence_token);
+    let inside = row.reentrant_count;
     let (outcome, changed) = match &request.action {
         Action::Acquire(ask) => acquire(request.lease_id, ask, row)?,
         Action::Extend(ask) => extend(request.lease_id, ask, row),
         Action::Release => release(request.lease_id, row),
         Action::Transfer(ask) => transfer(request.lease_id, ask, row)?,
     };
+    let freed = match &outcome {
+        Outcome::Released(released) => *released == Released::Freed,
+        Outcome::Extended { .. } => row.is_shared() && row.reentrant_count < inside,
+        _ => false,
+    };
     let token = granted_token(&outcome).or(ends);
     let record = token.and_then(|token| Some(request.record.as_ref()?.of_lease(token)));
     Ok(CarriedOut {
         outcome,
         changed,
+        freed,
         record,
     })
 }
@@ -65,8 +76,11 @@ pub fn granted_token(outcome: &Outcome) -> Option<i64> {
 }
 
 fn acquire(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> Result<(Outcome, bool), StoreError> {
+    if let Some(limit) = ask.limit {
+        return shared::acquire(lease_id, ask, limit, row);
+    }
     let held = row.is_held();
-    if row.lease_id == lease_id {
+    if row.lease_id == lease_id && !row.is_shared() {
         // A late request for a lease that is over, which must not come to life again.
         if !held {
             return Ok((Outcome::Lost, false));
@@ -75,12 +89,12 @@ fn acquire(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> Result<(Outcome,
         // a takeover is no longer known.
         let changed = row.reentrant_count != 1;
         row.reentrant_count = 1;
-        return Ok((granted(row, None), changed));
+        return Ok((granted(row, row.remaining(), None), changed));
     }
     if held {
         let wanted = ask.wanted_for.is_some_and(|length| want(row, length));
         let queued = queue(lease_id, ask, row);
-        return Ok((busy(lease_id, row), wanted || queued));
+        return Ok((busy(lease_id, row, holder(row)), wanted || queued));
     }
     let Some(fence_token) = next_token(row) else {
         return Err(used_up(&row.key));
@@ -89,11 +103,14 @@ fn acquire(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> Result<(Outcome,
     row.owner = ask.owner;
     ask.holder.as_ref().clone_into(&mut row.holder);
     hold(row, lease_id, fence_token, ask.spare_tokens, ask.ttl);
-    Ok((granted(row, former), true))
+    Ok((granted(row, ask.ttl, former), true))
 }
 
 fn extend(lease_id: Uuid, ask: &Extend, row: &mut LockRow) -> (Outcome, bool) {
-    if row.lease_id != lease_id || !row.is_held() {
+    if let Some(share) = &ask.share {
+        return shared::extend(lease_id, ask, share, row);
+    }
+    if row.lease_id != lease_id || !row.is_held() || row.is_shared() {
         return (Outcome::Lost, false);
     }
     if let Some(to) = &ask.handed_over
@@ -118,9 +135,10 @@ fn extend(lease_id: Uuid, ask: &Extend, row: &mut LockRow) -> (Outcome, bool) {
     }
     row.reentrant_count = ask.count.max(1);
     let extended = Outcome::Extended {
-        remaining: row.expire_at.since(row.now),
+        remaining: row.remaining(),
         revoked: row.revoked,
         wanted: is_wanted(row),
+        count: row.reentrant_count,
     };
     (extended, true)
 }
@@ -140,8 +158,11 @@ pub fn may_be_forgotten(released: &Outcome) -> bool {
 }
 
 fn release(lease_id: Uuid, row: &mut LockRow) -> (Outcome, bool) {
+    if let Some(released) = shared::release(lease_id, row) {
+        return (Outcome::Released(released), true);
+    }
     let held = row.is_held();
-    if row.lease_id != lease_id {
+    if row.lease_id != lease_id || row.is_shared() {
         if row.next.as_ref().is_some_and(|next| next.lease_id == lease_id) {
             row.next = None;
             return (Outcome::Withdrawn, true);
@@ -169,9 +190,9 @@ fn transfer(lease_id: Uuid, ask: &Transfer, row: &mut LockRow) -> Result<(Outcom
     let held = row.is_held();
     if held && row.lease_id == ask.to {
         // A repeated request whose first answer was lost.
-        return Ok((granted(row, None), false));
+        return Ok((granted(row, row.remaining(), None), false));
     }
-    if !held || row.lease_id != lease_id || row.revoked {
+    if !held || row.lease_id != lease_id || row.revoked || row.is_shared() {
         return Ok((Outcome::Lost, false));
     }
     let Some(fence_token) = next_token(row) else {
@@ -182,7 +203,7 @@ fn transfer(lease_id: Uuid, ask: &Transfer, row: &mut LockRow) -> Result<(Outcom
     ask.holder.as_ref().clone_into(&mut row.holder);
     hold(row, ask.to, fence_token, 0, ask.ttl);
     row.next = next;
-    Ok((granted(row, None), true))
+    Ok((granted(row, ask.ttl, None), true))
 }
 
 /// Passes the row on to its successor, if that is live.
@@ -193,6 +214,9 @@ fn pass_on(row: &mut LockRow) -> bool {
     row.owner = next.owner;
     row.holder = next.holder;
     hold(row, next.lease_id, fence_token, next.spare_tokens, next.ttl);
+    if next.limit.is_some() {
+        shared::begin_phase(row);
+    }
     true
 }
 
@@ -206,6 +230,7 @@ fn hold(row: &mut LockRow, lease_id: Uuid, fence_token: i64, spare_tokens: u32, 
     row.expire_at = row.now + ttl;
     row.revoked = false;
     row.next = None;
+    row.shared.clear();
 }
 
 /// `None` when the tokens are used up.
@@ -228,7 +253,7 @@ fn queue(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> bool {
     let mut since = row.now - waited;
     if let Some(next) = row.next.as_ref().filter(|next| next.until > row.now) {
         if next.lease_id == lease_id {
-            if next.owner == ask.owner && next.until.since(row.now) >= length / 2 {
+            if next.owner == ask.owner && next.limit == ask.limit && next.until.since(row.now) >= length / 2 {
                 return false;
             }
             since = since.min(next.since);
@@ -244,13 +269,13 @@ fn queue(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> bool {
         spare_tokens: ask.spare_tokens,
         since,
         until: row.now + length,
+        limit: ask.limit,
     });
     true
 }
 
 /// The answer to an acquire of `lease_id` that finds the row held.
-fn busy(lease_id: Uuid, row: &LockRow) -> Outcome {
-    let holder = holder(row);
+fn busy(lease_id: Uuid, row: &LockRow, holder: Holder) -> Outcome {
     match &row.next {
         Some(next) if next.until > row.now && next.lease_id == lease_id => Outcome::Queued {
             holder,
@@ -279,7 +304,7 @@ pub fn holder(row: &LockRow) -> Holder {
         owner: row.owner,
         name: row.holder.clone(),
         fence_token: row.fence_token,
-        remaining: Some(row.expire_at.since(row.now)),
+        remaining: Some(row.remaining()),
     }
 }
 
@@ -301,10 +326,10 @@ fn is_wanted(row: &LockRow) -> bool {
     row.wanted_until > row.now
 }
 
-fn granted(row: &LockRow, taken_over: Option<Holder>) -> Outcome {
+fn granted(row: &LockRow, remaining: Duration, taken_over: Option<Holder>) -> Outcome {
     Outcome::Granted {
         fence_token: row.fence_token,
-        remaining: row.expire_at.since(row.now),
+        remaining,
         taken_over,
         wanted: is_wanted(row),
         recorded: false,

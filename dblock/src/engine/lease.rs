@@ -60,6 +60,23 @@ impl Lease {
         self.ownership.call.options.on_lost
     }
 
+    /// Others may have the lock beside the owner.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.ownership.call.options.limit.is_some()
+    }
+
+    /// Refuses what only one who has the lock alone can do.
+    pub(crate) fn check_alone(&self) -> Result<(), LockError> {
+        if self.is_shared() {
+            return Err(LockError::invalid(format!(
+                "others may share {:?}, whose row names none of them: tickets, and fence checks or a release in a \
+                 transaction, need a lock without `shared` and `limit`",
+                self.key().typed()
+            )));
+        }
+        Ok(())
+    }
+
     pub(super) fn now(&self) -> Time {
         self.shared.clock.now()
     }
@@ -134,6 +151,7 @@ impl Lease {
 
     /// Ends local hand-over of this lease. With `named` it also waits until the row names the owner.
     pub(crate) async fn pin(&self, named: bool) -> Result<(), LockError> {
+        self.check_alone()?;
         if named {
             let (confirm, answer) = confirm(self.now() + self.remaining());
             self.step(|machine, env| machine.pin(env, &self.ownership, Some(confirm)));

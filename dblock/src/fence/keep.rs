@@ -29,6 +29,12 @@ pub(crate) fn check_options(options: &LockOptions) -> Result<(), LockError> {
     if options.hold_min.is_some() {
         return Err(no_hold_min());
     }
+    if options.limit.is_some() {
+        return Err(LockError::invalid(
+            "a shared or limited lock cannot end with a transaction, whose row lock would keep the others out; take \
+             the lock with `run` around the transaction",
+        ));
+    }
     Ok(())
 }
 
@@ -144,6 +150,7 @@ async fn keep_leases<'l>(
     if leases.clone().any(Lease::keeps_hold_min) {
         return Err(no_hold_min());
     }
+    leases.clone().try_for_each(Lease::check_alone)?;
     let (mut closed, mut others) = (Vec::new(), Vec::new());
     for lease in leases {
         if !lease.is_kept_in_transaction() && lease.close() {

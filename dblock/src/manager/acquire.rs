@@ -19,6 +19,7 @@ use crate::chain::Link;
 use crate::engine::Entered;
 use crate::engine::{Begin, Call, EngineHandle, Hold, Lease, Time};
 use crate::meter::AcquireOutcome;
+use crate::store::{StoreError, StoreErrorKind};
 use dblock_core::Wait;
 #[cfg(feature = "sql")]
 use dblock_core::machine::call::Takes;
@@ -108,6 +109,10 @@ impl LockManager {
                 can.name, can.shortest_ttl
             )));
         }
+        if options.limit.is_some() && !can.shares {
+            let message = format!("{} has no shared or limited locks", can.name);
+            return Err(LockError::store(StoreError::new(StoreErrorKind::Unsupported, message)));
+        }
         Ok(())
     }
 
@@ -162,6 +167,11 @@ impl LockManager {
             return Err(LockError::invalid(
                 "hold_min is refused with several keys: a key that is given back because another one is busy would \
                  stay busy for that long; take the key that needs it by itself",
+            ));
+        }
+        if options.limit.is_some() {
+            return Err(LockError::invalid(
+                "a shared or limited lock is refused with several keys; take each key by itself",
             ));
         }
         let span = self.span(&names(keys), options);
@@ -265,6 +275,13 @@ impl<'a> Caller<'a> {
     }
 
     async fn reenter(&self, lease: &Lease) -> Result<Hold, LockError> {
+        if lease.is_shared() && self.options.limit.is_none() {
+            return Err(LockError::invalid(format!(
+                "the call chain shares {:?} and now wants it alone: two such chains would wait for each other for good; \
+                 take it alone from the start, or leave the shared lock before",
+                lease.key().typed()
+            )));
+        }
         let left = self.began.left(self.engine);
         let timeout = left.unwrap_or_else(|| lease.remaining());
         let entered = Hold::enter(lease, self.engine, timeout).await;

@@ -97,6 +97,11 @@ impl LockBuilder<'_> {
                 "`lead` is refused under another lock, which would be held for as long; call it in a task of its own",
             ));
         }
+        if options.limit.is_some() {
+            return Err(LockError::invalid(
+                "`lead` takes no `shared` and no `limit`, because one node leads; leave them out",
+            ));
+        }
         let key = Self::one_key(keys, ONE_KEY)?;
         let options = options.wait_forever();
         let signals = options.on_lost == OnLost::Signal;

@@ -132,6 +132,40 @@ impl LockBuilder<'_> {
         self.set(|options| options.hold_min(hold_min))
     }
 
+    /// Shares the lock with other calls that share it: [`LockOptions::shared`].
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dblock::LockManager;
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let reader = locks.lock("catalog").shared().acquire().await?;
+    /// let other = locks.lock("catalog").shared().acquire().await?;
+    /// assert!(locks.lock("catalog").try_acquire().await?.is_none(), "a writer waits for both");
+    /// # reader.release().await?;
+    /// # other.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub fn shared(self) -> Self {
+        self.set(LockOptions::shared)
+    }
+
+    /// At most so many calls run at once, in all processes together: [`LockOptions::limit`].
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dblock::LockManager;
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let provider = || locks.lock("provider").limit(2);
+    /// let (one, two) = (provider().acquire().await?, provider().acquire().await?);
+    /// assert!(provider().try_acquire().await?.is_none());
+    /// # one.release().await?;
+    /// # two.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub fn limit(self, limit: u32) -> Self {
+        self.set(|options| options.limit(limit))
+    }
+
     /// What is called once a second while the acquire waits: [`LockOptions::on_wait`].
     pub fn on_wait(self, told: impl Fn(&Waiting) + Send + Sync + 'static) -> Self {
         self.set(|options| options.on_wait(told))

@@ -145,6 +145,8 @@ impl RunOptions {
         check_remember(self.remember)?;
         let refused = if self.lock.hold_min.is_some() {
             Some("a run takes no `hold_min`, because its lock ends together with its record; leave it out")
+        } else if self.lock.limit.is_some() {
+            Some("a run takes no `shared` and no `limit`, because its body runs alone; leave them out")
         } else if self.policy.max_attempts == Some(0) {
             Some("max_attempts is zero; give it at least 1")
         } else if self.policy.backoff > LockOptions::MAX_DURATION {
@@ -204,6 +206,7 @@ mod tests {
             (run().max_result(0), "max_result"),
             (run().max_result(usize::MAX), "max_result"),
             (run().lock(LockOptions::new().hold_min(DAY)), "hold_min"),
+            (run().lock(LockOptions::new().limit(3)), "limit"),
             (run().lock(LockOptions::new().ttl(Duration::ZERO)), "ttl"),
             (run().fingerprint(&unnamed), "fingerprint"),
         ] {

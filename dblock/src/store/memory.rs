@@ -87,6 +87,7 @@ impl Store for MemoryStore {
         can.raises_tokens = true;
         can.immediate = true;
         can.purge = true;
+        can.shares = true;
         can
     }
 

@@ -52,6 +52,7 @@ where
             spare_tokens: u32::try_from(row.try_get::<i64, _>(15)?).map_err(unreadable)?,
             since: moment(row, 16)?,
             until: moment(row, 17)?,
+            limit: None,
         });
     }
     Ok(found)

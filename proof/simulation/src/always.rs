@@ -90,8 +90,8 @@ impl World {
         let now = self.now;
         let locked = matches!(self.store.rows[key].lock, Lock::Transaction(_));
         let row = self.store.row(key, now);
-        let (held, lease) = (row.is_held(), row.lease_id);
-        let free = wanted && !locked && !(held && self.is_lease_excused(lease));
+        let row = row.clone();
+        let free = wanted && !locked && !(row.is_held() && self.is_excused(&row));
         let since = &mut self.checks.keys[key].blocked_since;
         if !free {
             *since = None;
@@ -135,6 +135,10 @@ impl World {
     }
 
     pub(crate) fn is_excused(&self, row: &LockRow) -> bool {
+        if row.is_shared() {
+            let mut live = row.shared.iter().filter(|hold| hold.expire_at > row.now);
+            return live.any(|hold| self.is_lease_excused(hold.lease_id));
+        }
         self.is_lease_excused(row.lease_id)
     }
 

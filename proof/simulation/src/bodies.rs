@@ -65,7 +65,8 @@ impl World {
         let callers = &self.plan.callers;
         let (nested, extends, dropped) = (callers.nested, callers.extends, callers.dropped);
         // In a transaction that has taken the key the check would say nothing new.
-        let pins = if self.open_of(number).is_some() {
+        let shares = ownership.call.options.limit.is_some();
+        let pins = if shares || self.open_of(number).is_some() {
             0
         } else {
             callers.pins
@@ -142,7 +143,7 @@ impl World {
         }
         let commits = self.plan.callers.commits;
         let plain = self.callers[number].run.is_none() && self.open_of(number).is_none();
-        let plain = plain && ownership.hold_min_until.is_none();
+        let plain = plain && ownership.hold_min_until.is_none() && ownership.call.options.limit.is_none();
         if plain
             && self.tape.chance(commits)
             && self.step(process, key, |machine, env| {

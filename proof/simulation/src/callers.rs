@@ -61,6 +61,10 @@ impl World {
         } else {
             Takes::No
         };
+        let shares = run.is_none() && options.hold_min.is_none() && takes == Takes::No;
+        if shares && self.tape.chance(callers.shares) {
+            options.limit = Some(self.tape.pick(&[u32::MAX, u32::MAX, 1, 2, 3]));
+        }
         let call = Call {
             deadline: timeout.map(|timeout| now + timeout),
             begin: begin.flatten(),

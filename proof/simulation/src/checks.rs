@@ -41,11 +41,20 @@ impl World {
                 .ownership
                 .as_ref()
                 .filter(|other| own.is_none_or(|own| !Arc::ptr_eq(own, other)));
+            let shares = |own: &Arc<Ownership>| own.call.options.limit.is_some();
+            let both_share = own.is_some_and(shares) && other.is_some_and(shares);
             caller.key == key
+                && !both_share
                 && other.is_some_and(|own| !forced(&own.lease_id))
                 && self.is_inside(*number)
                 && !self.is_cut(*number)
         })
+    }
+
+    /// The caller shares its lock.
+    fn shares(&self, number: usize) -> bool {
+        let own = self.callers[number].ownership.as_ref();
+        own.is_some_and(|own| own.call.options.limit.is_some())
     }
 
     /// A caller enters.
@@ -57,13 +66,16 @@ impl World {
             ));
         }
         let (lease, token) = (own.lease_id, own.fence_token);
+        self.check_limit(key, number, own);
+        let shares = own.call.options.limit.is_some();
         let excused = self.plan.faults.big_jumps || self.checks.forced.contains(&lease);
         if !excused && let Some(other) = self.other_taker(key, lease) {
             self.fail(format!(
                 "exclusion: caller {number} enters while the transaction of caller {other} has taken the key"
             ));
         }
-        if !excused && let Some(other) = self.other_child(key, lease) {
+        let others = self.other_child(key, lease).filter(|other| !(shares && self.shares(*other)));
+        if !excused && let Some(other) = others {
             self.fail(format!(
                 "exclusion: caller {number} enters beside the child of caller {other}"
             ));
@@ -81,7 +93,9 @@ impl World {
         let forced = self.checks.forced.contains(&lease);
         let jumps = self.plan.faults.big_jumps;
         let checks = &self.checks.keys[key];
-        if checks.tokens.contains(&token) {
+        let last_shares = |last: &Arc<Ownership>| last.call.options.limit.is_some() && last.fence_token == token;
+        let same_phase = shares && checks.last.as_ref().is_some_and(last_shares);
+        if checks.tokens.contains(&token) && !same_phase {
             self.fail(format!("token {token} is used twice"));
         } else if token < checks.newest_token && !forced && !jumps {
             self.fail(format!("token {token} comes after a larger one"));
@@ -116,13 +130,43 @@ impl World {
         let revoked = last
             .as_ref()
             .is_some_and(|last| last.lease_id == lease && last.is_revoked());
-        let was_lost = last.is_some_and(|last| last.lease_id == lease && lost(&last, local));
+        let was_lost = last.is_some_and(|last| last.lease_id == lease && !shares && lost(&last, local));
         checks.tokens.push(token);
         checks.newest_token = checks.newest_token.max(token);
         if revoked {
             self.fail(format!("caller {number} enters with a lease that was revoked"));
         } else if was_lost {
             self.fail(format!("caller {number} enters with a lease that was lost"));
+        }
+    }
+
+    /// A caller with a limit enters: with it there are no more of those who have one than the largest of their limits.
+    /// (One that takes the place of another in its process does not count anew those who came with a larger limit.)
+    fn check_limit(&mut self, key: usize, number: usize, own: &Arc<Ownership>) {
+        let mut limit = own.call.options.limit.unwrap_or(u32::MAX);
+        let forced = |own: &Ownership| self.checks.forced.contains(&own.lease_id);
+        if limit == u32::MAX || self.plan.faults.big_jumps || forced(own) {
+            return;
+        }
+        let is_counted = |other: &&usize| {
+            let caller = &self.callers[**other];
+            let its = caller.ownership.as_ref();
+            let has_limit = its.is_some_and(|its| {
+                its.call.options.limit.is_some_and(|limit| limit < u32::MAX) && !forced(its)
+            });
+            caller.key == key && **other != number && has_limit && self.is_inside(**other)
+        };
+        let others: Vec<_> = self.live.iter().copied().filter(|other| is_counted(&other)).collect();
+        let others_limits = others.iter().filter_map(|other| {
+            let own = self.callers[*other].ownership.as_ref()?;
+            own.call.options.limit
+        });
+        limit = limit.max(others_limits.max().unwrap_or(0));
+        let others = others.len();
+        if others >= limit as usize {
+            self.fail(format!(
+                "caller {number} enters with limit {limit} beside {others} others"
+            ));
         }
     }
 

@@ -305,15 +305,17 @@ impl World {
             return;
         }
         let lease = row.lease_id;
+        let leases = row.shared.iter().map(|hold| hold.lease_id).chain([lease]);
+        let leases: Vec<_> = leases.collect();
         if force {
             row.reentrant_count = 0;
             row.lease_id = fresh;
             row.next = None;
-            self.checks.forced.push(lease);
+            self.checks.forced.extend(leases);
             self.wake_up(WakeUp { key, passed_on: None });
         } else {
             row.revoked = true;
-            self.checks.revoked.push(lease);
+            self.checks.revoked.extend(leases);
         }
         self.store.flush();
         let order = if force { "force_release" } else { "revoke" };

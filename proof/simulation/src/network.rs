@@ -327,7 +327,7 @@ impl World {
                 self.checks.passed_on(row.lease_id);
                 Some((row.lease_id, row.fence_token))
             }
-            Outcome::Released(Released::Freed) if self.store.is_wanted(key) => None,
+            _ if self.store.is_freed_for_others(key) => None,
             _ => return,
         };
         self.wake_up(WakeUp { key, passed_on });

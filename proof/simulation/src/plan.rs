@@ -97,6 +97,8 @@ pub(crate) struct Callers {
     pub(crate) no_connection: u32,
     /// Those whose lock goes into a ticket.
     pub(crate) tickets: u32,
+    /// Those that share the lock, perhaps with a limit.
+    pub(crate) shares: u32,
 }
 
 const SHORT: [u64; 6] = [1000, 2000, 3000, 5000, 10_000, 30_000];
@@ -135,6 +137,9 @@ impl Plan {
             plan.ttls = [30_000; 2];
             plan.callers.give_up = tape.pick(&[0, 0, 50]);
             plan.callers.takes = tape.pick(&[0, 1000]);
+            if plan.callers.takes == 0 {
+                plan.callers.shares = tape.pick(&[0, 500, 900]);
+            }
             plan.section = tape.pick(&[None, None, Some(1), Some(100)]);
             plan.near = tape.pick(&[false, true]);
             plan.others = tape.pick(&[None, None, Some(Others::Take), Some(Others::Wait)]);
@@ -252,6 +257,7 @@ impl Callers {
             takes: 1,
             no_connection: 1,
             tickets: 1,
+            shares: 1,
         }
     }
 
@@ -273,6 +279,7 @@ impl Callers {
             takes: some(&[200, 700, 1000]),
             no_connection: some(&[50, 300]),
             tickets: some(&[100, 400]),
+            shares: some(&[300, 700, 1000]),
         }
     }
 }

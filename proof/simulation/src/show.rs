@@ -54,8 +54,8 @@ pub(crate) fn request(request: &Request) -> String {
                 .as_ref()
                 .map(|to| (to.owner.as_u128() & 0xffff, to.fence_token));
             format!(
-                "extend {lease}, count {}, ttl {:?}, handed over {to:?}",
-                extend.count, extend.ttl
+                "extend {lease}, count {}, ttl {:?}, handed over {to:?}, share {:?}",
+                extend.count, extend.ttl, extend.share
             )
         }
         _ => format!("release {lease}"),
@@ -106,6 +106,9 @@ pub(crate) fn call(call: &Call, now: Time) -> String {
             text.push_str(", ");
             text.push_str(name);
         }
+    }
+    if let Some(limit) = options.limit {
+        text.push_str(&format!(", shared by {limit}"));
     }
     text
 }

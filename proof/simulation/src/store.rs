@@ -23,6 +23,8 @@ pub(crate) struct Row {
     uncommitted: LockRow,
     /// The row that a crash leaves.
     durable: LockRow,
+    /// The statement that has changed it lets somebody enter.
+    freed: bool,
     pub(crate) lock: Lock,
     /// The record of the key, in the same three states.
     pub(crate) record: Option<Record>,
@@ -35,7 +37,9 @@ impl Row {
     pub(crate) fn leases(&self) -> impl Iterator<Item = Uuid> + use<> {
         let next = |row: &LockRow| row.next.as_ref().map_or(Uuid::nil(), |next| next.lease_id);
         let (now, then) = (&self.committed, &self.uncommitted);
-        [now.lease_id, next(now), then.lease_id, next(then)].into_iter()
+        let shared = |row: &LockRow| row.shared.iter().map(|hold| hold.lease_id).collect::<Vec<_>>();
+        let shared = shared(now).into_iter().chain(shared(then));
+        [now.lease_id, next(now), then.lease_id, next(then)].into_iter().chain(shared)
     }
 }
 
@@ -62,6 +66,7 @@ impl Database {
             committed: LockRow::new(key.clone(), Timestamp::EPOCH),
             uncommitted: LockRow::new(key.clone(), Timestamp::EPOCH),
             durable: LockRow::new(key.clone(), Timestamp::EPOCH),
+            freed: false,
             lock: Lock::Nobody,
             record: None,
             uncommitted_record: None,
@@ -103,6 +108,7 @@ impl Database {
         row.uncommitted.now = clock;
         row.lock = Lock::Batch(batch);
         let carried_out = carry_out(request, &mut row.uncommitted)?;
+        row.freed = carried_out.freed;
         let effect = carried_out.record.map_or(RecordEffect::Nothing, |change| {
             change_record(&request.key, &change, row.record.as_ref(), clock)
         });
@@ -186,9 +192,14 @@ impl Database {
     }
 
     /// Whether the committed row said, when it was written, that somebody waits.
-    pub(crate) fn is_wanted(&self, key: usize) -> bool {
+    fn is_wanted(&self, key: usize) -> bool {
         let row = &self.rows[key].committed;
         row.wanted_until > row.now
+    }
+
+    /// The statement that was committed last lets somebody enter, and somebody waits.
+    pub(crate) fn is_freed_for_others(&self, key: usize) -> bool {
+        self.rows[key].freed && self.is_wanted(key)
     }
 
     /// The committed row, with the clock's time.

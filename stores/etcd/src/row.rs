@@ -181,6 +181,7 @@ impl Stored {
                 spare_tokens: next.spare_tokens,
                 since: Timestamp::from_micros(next.acquired_at),
                 until,
+                limit: None,
             });
         }
         row

@@ -175,6 +175,7 @@ pub(crate) fn lock_row(packed: &Value, key: Key, now: i64) -> Result<Option<Lock
             spare_tokens,
             since,
             until,
+            limit: None,
         });
     }
     Ok(Some(row))

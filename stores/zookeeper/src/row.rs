@@ -156,6 +156,7 @@ pub(crate) fn read(
         spare_tokens: next.spare_tokens,
         since: Timestamp::from_micros(next.since),
         until: Timestamp::from_micros(next.until),
+        limit: None,
     });
     if let Some(then) = columns.then {
         carry_out(&then.request(&row), &mut row)?;

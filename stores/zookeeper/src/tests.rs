@@ -168,6 +168,7 @@ async fn about_to_be_released(ensemble: &Ensemble, key: &Key) -> Found {
         spare_tokens: 0,
         since: now,
         until: now + MOMENT,
+        limit: None,
     });
     assert_eq!(put(ensemble, &found).await, Put::Written);
     let client = ensemble.client().await.unwrap();

@@ -24,6 +24,7 @@ mod purge;
 mod purge_in_background;
 mod release;
 mod several;
+mod shared;
 mod several_bank;
 mod shutdown;
 mod stores;

@@ -238,6 +238,7 @@ mod tests {
             spare_tokens: 0,
             since: Timestamp::from_micros(1),
             until: Timestamp::from_micros(9),
+            limit: None,
         });
         assert_eq!(
             told(std::slice::from_ref(&old), std::slice::from_ref(&wanted)),

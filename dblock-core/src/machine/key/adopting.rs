@@ -189,6 +189,7 @@ impl<A, C> Machine<A, C> {
                     },
                     row_owner: Some(call.owner),
                     wanted,
+                    limit: None,
                 };
                 let deadline = grant.times.deadline(call.options.ttl);
                 if env.now < deadline {

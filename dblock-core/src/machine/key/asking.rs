@@ -82,6 +82,8 @@ pub(super) struct Place {
     /// The lease will not end in the store before this, counted from the ask.
     pub(super) store_end: Time,
     pub(super) spare_tokens: u32,
+    /// It waits for a shared hold, with this limit.
+    pub(super) limit: Option<u32>,
 }
 
 /// A lease to which the row was passed on, and which needs an extension before a caller enters.
@@ -90,6 +92,8 @@ pub(super) struct Arriving {
     pub(super) lease_id: Uuid,
     pub(super) fence_token: i64,
     pub(super) spare_tokens: u32,
+    /// As in [`Place`].
+    pub(super) limit: Option<u32>,
     /// The lease is over in the store by this time, whatever became of its requests.
     pub(super) over_at: Time,
     pub(super) retry_at: Time,
@@ -167,6 +171,19 @@ impl Asking {
 
     pub(super) fn ask_at(&self) -> Option<Time> {
         self.ask_at
+    }
+
+    /// The limit with which the unentered lease was asked for, if there is one. The inner `None`: it is to be had alone.
+    pub(super) fn unentered_limit(&self) -> Option<Option<u32>> {
+        Some(match self.unentered.as_ref()? {
+            Unentered::Next(place) => place.limit,
+            Unentered::MustExtend(arriving) => arriving.limit,
+        })
+    }
+
+    /// The store is being asked whether others may enter the lease of this process.
+    pub(super) fn asked_for_room(&mut self) {
+        self.woken = false;
     }
 
     /// An acquire is being sent. Returns its lease and how many tokens to keep free.

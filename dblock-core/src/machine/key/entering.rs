@@ -77,13 +77,18 @@ impl<A, C> Machine<A, C> {
             // The extension that follows names the owner.
             row_owner: None,
             wanted: true,
+            limit: place.limit,
         };
         self.arrive(grant, None, None, env);
     }
 
     /// Gives back the places and leases that no caller waits for any more.
     pub(super) fn give_up_places(&mut self, now: Time) {
-        if self.queue.is_empty() {
+        let asked = self.asking.unentered_limit();
+        let shares = |limit: Option<u32>| limit.is_some();
+        let first = self.queue.first().map(|(_, first)| first.call.options.limit);
+        // A place for a shared hold is of no use to a caller that wants the lock alone, and the other way round.
+        if first.map(shares) != asked.map(shares) {
             self.give_up_unentered(now);
         }
     }
@@ -129,6 +134,7 @@ impl<A, C> Machine<A, C> {
                     lease_id,
                     fence_token,
                     spare_tokens: grant.spare_tokens,
+                    limit: grant.limit,
                     over_at,
                     retry_at: env.now,
                 });
@@ -140,7 +146,13 @@ impl<A, C> Machine<A, C> {
     /// has `begun` is for no other caller.
     fn offer(&mut self, grant: Grant, asked: Option<u64>, begun: bool, env: &mut Env<'_>) -> Offered {
         let now = env.now;
-        let first = self.queue.first().map(|(number, _)| number).filter(|_| !begun);
+        let fits = |call: &Call| match (call.options.limit, grant.limit) {
+            (None, None) => true,
+            (Some(limit), Some(granted)) => granted <= limit,
+            _ => false,
+        };
+        let first = self.queue.first().filter(|(_, first)| !begun && fits(&first.call));
+        let first = first.map(|(number, _)| number);
         let asked = asked.and_then(|number| self.queue.remove(number).map(|waiter| (number, waiter)));
         let taken = asked.or_else(|| first.and_then(|number| Some((number, self.queue.remove(number)?))));
         let Some((number, waiter)) = taken else {
@@ -190,6 +202,9 @@ impl<A, C> Machine<A, C> {
         );
         ownership.since = grant.times.since;
         ownership.begun = begun;
+        if grant.limit.is_some() {
+            ownership = ownership.shared(0);
+        }
         let ownership = Arc::new(ownership);
         self.entered(&ownership, waiter.since, now);
         let until = self.fairness.granted(grant.wanted, env);
@@ -293,7 +308,7 @@ impl<A, C> Machine<A, C> {
             if held.needs_release() {
                 // Nobody holds the lock, but the row is not released yet: callers wait for that.
                 self.asking.note_last_error(held.last_error(), now);
-            } else {
+            } else if held.entrants(&self.queue, now).is_none() {
                 let holder = held.holder(now);
                 self.refuse_non_blocking(Time::MAX, &Refusal::Busy(Some(holder)));
             }

@@ -41,6 +41,7 @@
 mod confirmations;
 mod hand_over;
 mod requests;
+mod share;
 mod term;
 
 use std::sync::Arc;
@@ -53,6 +54,7 @@ use self::confirmations::Confirmations;
 pub(super) use self::confirmations::Shows;
 pub(super) use self::requests::{After, ttl_of};
 pub use self::term::Kept;
+use self::share::Group;
 use self::term::Term;
 pub(super) use self::term::{Grant, Times};
 use crate::error::LostReason;
@@ -120,8 +122,10 @@ pub(super) struct Held<C> {
     ticket: Option<Transfer>,
     /// A run has begun under the lease, or may have, and its body has not: the release takes that back.
     pub(super) undo: Option<Arc<RecordChange>>,
-    /// The ownership that holds it, or held it last.
+    /// The ownership that holds it, or held it last. Where it is shared: one of those.
     current: Arc<Ownership>,
+    /// Those who share it.
+    group: Option<Group>,
     /// The ttl that the owner has asked for last.
     ttl: Duration,
     /// Local hand-over is possible until then. `None` after an owner has asked for a fence check, or did not
@@ -153,6 +157,9 @@ impl<C> Held<C> {
         let mut held = Self::by(Term::Times(grant.times), grant.row_owner, current);
         held.spare_tokens = grant.spare_tokens;
         held.hand_over_until = Some(hand_over_until);
+        if grant.limit.is_some() {
+            held.group = Some(Group::new(&held.current, grant.times.deadline(held.ttl)));
+        }
         if held.row_is_behind() {
             held.follow_at = Some(now);
         }
@@ -192,6 +199,7 @@ impl<C> Held<C> {
             extend_unsure: None,
             ttl: current.call.options.ttl,
             current,
+            group: None,
         }
     }
 
@@ -240,6 +248,7 @@ impl<C> Held<C> {
     /// How many holds `ownership` has: 0 once it has ended.
     pub(super) fn holds(&self, ownership: &Arc<Ownership>) -> u32 {
         match self.state {
+            State::Held(_) if self.is_shared() => self.holds_shared(ownership),
             State::Held(holds) if self.is_of(ownership) => holds.count,
             _ => 0,
         }
@@ -268,12 +277,14 @@ impl<C> Held<C> {
         self.confirmations.replies.drain(..)
     }
 
-    fn is_of(&self, ownership: &Arc<Ownership>) -> bool {
-        Arc::ptr_eq(&self.current, ownership)
+    /// This owner has it, or had it last.
+    pub(super) fn is_of(&self, ownership: &Arc<Ownership>) -> bool {
+        let shares = self.group.as_ref().is_some_and(|group| group.has(ownership));
+        shares || Arc::ptr_eq(&self.current, ownership)
     }
 
     fn is_held_by(&self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
-        if self.is_of(ownership) && self.is_held() {
+        if self.is_of(ownership) && self.is_held() && ownership.ended().is_none() {
             Ok(())
         } else {
             Err(ended_reason(ownership))
@@ -281,6 +292,9 @@ impl<C> Held<C> {
     }
 
     fn row_is_behind(&self) -> bool {
+        if self.is_shared() {
+            return false;
+        }
         self.row.fence_token != self.current.fence_token || self.row.owner != Some(self.current.call.owner)
     }
 
@@ -296,6 +310,9 @@ impl<C> Held<C> {
 
     /// Adds a hold of `ownership`. Fails when that has ended.
     pub(super) fn enter(&mut self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
+        if self.is_shared() {
+            return self.enter_shared(ownership);
+        }
         match &mut self.state {
             State::Held(holds) if Arc::ptr_eq(&self.current, ownership) && !holds.closed => {
                 holds.count += 1;
@@ -362,10 +379,13 @@ impl<C> Held<C> {
         returned: bool,
         now: Time,
     ) -> Result<Option<Duration>, LostReason> {
+        if let Some(left) = self.leave_shared(ownership, now) {
+            return left;
+        }
         if !self.is_of(ownership) {
             return Err(LostReason::Released);
         }
-        if !returned {
+        if !returned && !self.is_shared() {
             self.hand_over_until = None;
         }
         match &mut self.state {
@@ -445,7 +465,7 @@ impl<C> Held<C> {
     /// From here on the owner has this ttl.
     pub(super) fn set_ttl(&mut self, ownership: &Arc<Ownership>, ttl: Duration) -> Result<(), LostReason> {
         self.is_held_by(ownership)?;
-        self.ttl = ttl;
+        self.ttl = if self.is_shared() { ttl.max(self.ttl) } else { ttl };
         Ok(())
     }
 
@@ -468,9 +488,15 @@ impl<C> Held<C> {
     /// for it any more.
     pub(super) fn advance(&mut self, now: Time) -> bool {
         if let State::Held(holds) = self.state {
-            let (reason, first) = self.current.end_if_over(now);
-            if let Some(reason) = reason {
-                self.set_lost(holds, reason, first);
+            if let Some(group) = &mut self.group {
+                if group.end_overdue(now, &mut self.notes).is_some() {
+                    self.set_lost(holds);
+                }
+            } else if let (Some(reason), first) = self.current.end_if_over(now) {
+                if first {
+                    self.notes.push(Note::Lost(Arc::clone(&self.current), reason));
+                }
+                self.set_lost(holds);
             }
         }
         if let State::Lingering { until, .. } = self.state
@@ -512,16 +538,26 @@ impl<C> Held<C> {
     /// The lease ends before its holds do. Does nothing when they have ended.
     pub(super) fn lose(&mut self, reason: LostReason, now: Time) {
         if let State::Held(holds) = self.state {
-            let first = self.current.end(reason, now);
-            self.set_lost(holds, reason, first);
+            for owner in self.owners() {
+                // Whoever ends an ownership logs the loss.
+                if owner.end(reason, now) {
+                    self.notes.push(Note::Lost(owner, reason));
+                }
+            }
+            self.set_lost(holds);
         }
     }
 
-    /// A lost lease is never handed over. `first`: this call ended the ownership, so it logs the loss.
-    fn set_lost(&mut self, holds: Holds, reason: LostReason, first: bool) {
-        if first {
-            self.notes.push(Note::Lost(Arc::clone(&self.current), reason));
+    /// Those who have it.
+    fn owners(&self) -> Vec<Arc<Ownership>> {
+        match &self.group {
+            Some(group) => group.owners().cloned().collect(),
+            None => vec![Arc::clone(&self.current)],
         }
+    }
+
+    /// A lost lease is never handed over.
+    fn set_lost(&mut self, holds: Holds) {
         self.state = State::Lost(holds);
         self.hand_over_until = None;
     }

@@ -105,6 +105,14 @@ impl<A> WaitQueue<A> {
             .map(|(number, waiter)| (*number, waiter))
     }
 
+    /// How many callers at the head share the lock with this limit. It looks at no more than that.
+    pub(super) fn sharing(&self, limit: u32) -> u32 {
+        let shares = |waiter: &&Waiter<A>| waiter.call.options.limit == Some(limit);
+        let most = usize::try_from(limit).unwrap_or(usize::MAX).min(MOST_ENTRANTS);
+        let count = self.waiters.values().take_while(shares).take(most).count();
+        u32::try_from(count).unwrap_or(limit)
+    }
+
     /// The earliest deadline of a caller.
     pub(super) fn first_deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(deadline, _)| *deadline)
@@ -146,6 +154,9 @@ impl<A> WaitQueue<A> {
             .collect()
     }
 }
+
+/// For how many callers at most the store is asked whether there is room.
+const MOST_ENTRANTS: usize = 100;
 
 /// Longest stretch: how long a process may hand the lock over locally.
 const LONGEST_STRETCH: Duration = Duration::from_millis(100);

@@ -16,7 +16,7 @@ use super::{Listed, Machine};
 use crate::machine::env::{Env, Time};
 use crate::machine::out::{Note, Refusal};
 use crate::store::{
-    Acquire, Action, Extend, HandedOver, Holder, Kind, Outcome, RecordChange, Request, StoreError,
+    Acquire, Action, Enter, Extend, HandedOver, Holder, Kind, Outcome, RecordChange, Request, Share, StoreError,
     StoreErrorKind,
 };
 
@@ -84,6 +84,14 @@ impl NextRequest {
     }
 }
 
+/// The extension asks for room for callers.
+fn enters(action: &Action) -> bool {
+    let Action::Extend(extend) = action else {
+        return false;
+    };
+    extend.share.as_ref().is_some_and(|share| share.enter.is_some())
+}
+
 impl<A, C> Machine<A, C> {
     /// Finds what can be sent, and when to look again.
     pub(super) fn list_next_request(&mut self, env: &Env<'_>) {
@@ -101,7 +109,7 @@ impl<A, C> Machine<A, C> {
         }
         // Keeping a lease comes before releasing one that no caller took.
         if let Some(held) = &self.held
-            && let Some(action) = held.next_action(now)
+            && let Some(action) = held.next_action(self.entrants(now), now)
         {
             return Some(NextRequest::OwnLease(action));
         }
@@ -126,6 +134,12 @@ impl<A, C> Machine<A, C> {
         asks.then_some(NextRequest::Acquire)
     }
 
+    /// Callers that want to enter the lease that this process shares, and that the store may be asked for now.
+    fn entrants(&self, now: Time) -> Option<Enter> {
+        let held = self.held.as_ref().filter(|_| self.asking.may_ask(now))?;
+        held.entrants(&self.queue, now)
+    }
+
     /// The request to send now. It is on its way from here on.
     pub(super) fn build_request(&mut self, kinds: &[Kind], env: &mut Env<'_>) -> Option<Request> {
         let next = self
@@ -136,6 +150,9 @@ impl<A, C> Machine<A, C> {
             NextRequest::OwnLease(action) => {
                 let held = self.held.as_mut()?;
                 held.sent(&action);
+                if enters(&action) {
+                    self.asking.asked_for_room();
+                }
                 if matches!(action, Action::Release) {
                     record.clone_from(&held.undo);
                 }
@@ -151,11 +168,15 @@ impl<A, C> Machine<A, C> {
                 let (_, first) = self.queue.first()?;
                 let (ttl, owner) = (first.call.options.ttl, first.call.owner);
                 let mut extend = Extend::new(1, ttl);
-                extend.handed_over = Some(HandedOver::new(
-                    owner,
-                    Arc::clone(&first.call.holder),
-                    arriving.fence_token,
-                ));
+                if arriving.limit.is_some() {
+                    extend.share = Some(Share::new(0, None));
+                } else {
+                    extend.handed_over = Some(HandedOver::new(
+                        owner,
+                        Arc::clone(&first.call.holder),
+                        arriving.fence_token,
+                    ));
+                }
                 (
                     arriving.lease_id,
                     Action::Extend(extend),
@@ -180,7 +201,9 @@ impl<A, C> Machine<A, C> {
                 let begin = call.begin.as_ref().filter(|_| self.asking.place().is_none());
                 record = begin.map(|begin| Arc::clone(&begin.change));
                 let undo = begin.map(|begin| Arc::clone(&begin.undo));
-                let (lease_id, spare_tokens) = self.asking.asked(self.queue.len() > 1, env);
+                acquire.limit = call.options.limit;
+                let others_wait = self.queue.len() > 1 && acquire.limit.is_none();
+                let (lease_id, spare_tokens) = self.asking.asked(others_wait, env);
                 acquire.spare_tokens = spare_tokens;
                 let asked = Asked {
                     number,
@@ -211,7 +234,8 @@ impl<A, C> Machine<A, C> {
         let arriving = self.asking.arriving().map(|arriving| arriving.retry_at);
         let arriving = arriving.filter(later);
         let held = self.held.as_ref().and_then(|held| held.next_look(now, asked));
-        let ask = if self.held.is_none() && !self.queue.is_empty() {
+        let may_enter = self.held.as_ref().is_none_or(|held| held.entrants(&self.queue, now).is_some());
+        let ask = if may_enter && !self.queue.is_empty() {
             self.asking.ask_at().filter(later)
         } else {
             None
@@ -284,7 +308,13 @@ impl<A, C> Machine<A, C> {
             self.notes.extend(held.renewal_lag(env.now).map(Note::RenewalLag));
             held.hand_over_until(self.fairness.extended(*wanted, env));
         }
+        let answered = matches!(answer, Ok(Outcome::Extended { .. }));
         let after = held.apply_answer(action, sent.sent_at, answer, env.now);
+        if answered && enters(action) && !held.has_room() {
+            let holder = held.holder(env.now);
+            self.busy(holder, env);
+            return;
+        }
         if let After::Over { passed_on } = after
             && let Some(held) = self.end_lease(env.now)
         {
@@ -327,6 +357,7 @@ impl<A, C> Machine<A, C> {
                     },
                     row_owner: Some(owner),
                     wanted,
+                    limit: arriving.limit,
                 };
                 self.asking.unentered = None;
                 self.arrive(grant, None, None, env);
@@ -381,6 +412,7 @@ impl<A, C> Machine<A, C> {
                     // The place may come from an earlier ask for another caller.
                     row_owner: place.is_none().then_some(ask.owner),
                     wanted,
+                    limit: ask.limit,
                 };
                 let undo = asked.undo.clone().filter(|_| recorded);
                 self.arrive(grant, Some(asked.number), undo, env);
@@ -394,6 +426,7 @@ impl<A, C> Machine<A, C> {
                     next_ttl,
                     store_end: sent.sent_at + next_ttl,
                     spare_tokens: ask.spare_tokens,
+                    limit: ask.limit,
                 });
                 self.busy(holder, env);
             }

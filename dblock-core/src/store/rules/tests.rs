@@ -1,5 +1,6 @@
 //! The rules, case by case.
 
+mod shared;
 mod successor;
 mod take;
 
@@ -50,6 +51,7 @@ fn successor(lease_id: Uuid, owner: Uuid, since: Timestamp, until: Timestamp) ->
         spare_tokens: 5,
         since,
         until,
+        limit: None,
     }
 }
 
@@ -156,6 +158,7 @@ fn an_absent_row_becomes_a_whole_one() {
         holder: "me".into(),
         revoked: false,
         next: None,
+        shared: Vec::new(),
         transaction: None,
         now: NOW,
     };

@@ -47,6 +47,7 @@ impl Row {
             spare_tokens: next.spare.into(),
             since: moment(next.since),
             until: moment(next.until),
+            limit: None,
         });
         row
     }

@@ -36,6 +36,7 @@ impl<C> Held<C> {
         if !not_sent
             || !in_stretch
             || self.undo.is_some()
+            || self.is_shared()
             || self.current.hold_min_until.is_some()
             || self.current.is_revoked()
         {
@@ -49,8 +50,8 @@ impl<C> Held<C> {
             ..*self.times()?
         };
         let confirmed = times.store_end.since(now);
-        let next = queue.pop_if(|LockOptions { ttl, renew, .. }| {
-            *renew && confirmed >= ttl.mul_f64(2.0 / 3.0) && now < times.deadline(*ttl)
+        let next = queue.pop_if(|LockOptions { ttl, renew, limit, .. }| {
+            limit.is_none() && *renew && confirmed >= ttl.mul_f64(2.0 / 3.0) && now < times.deadline(*ttl)
         })?;
         let token = self.current.fence_token + 1;
         self.term = Term::Times(times);

@@ -10,7 +10,7 @@ use crate::error::LostReason;
 use crate::machine::env::{Time, on_any_clock};
 use crate::machine::out::{Note, Unconfirmed};
 use crate::options;
-use crate::store::{Action, Extend, HandedOver, Kind, Outcome, Released, StoreError, StoreErrorKind};
+use crate::store::{Action, Enter, Extend, HandedOver, Kind, Outcome, Released, Share, StoreError, StoreErrorKind};
 
 /// Time that a lease still has in the store when `hold_min` is over and its row is released. With less it
 /// could expire first, and the next owner would take it for the lease of a process that died. (After a
@@ -31,7 +31,10 @@ impl<C> Held<C> {
     /// When to look again without an event. `asked`: a request is on its way.
     pub(crate) fn next_look(&self, now: Time, asked: bool) -> Option<Time> {
         let end = match self.state {
-            State::Held(_) => self.current.deadline(),
+            State::Held(_) => match &self.group {
+                Some(group) => Some(group.first_end()),
+                None => self.current.deadline(),
+            },
             State::Lingering { until, .. } => Some(until),
             _ => self.times().map(|times| times.over_at),
         };
@@ -55,7 +58,7 @@ impl<C> Held<C> {
     /// key was freed by force since.
     fn renew_at(&self) -> Option<Time> {
         let times = self.times()?;
-        if !self.current.call.options.renew {
+        if !self.current.call.options.renew && !self.is_shared() {
             return None;
         }
         let until = if self.current.is_revoked() {
@@ -90,7 +93,7 @@ impl<C> Held<C> {
     }
 
     /// The request to send now, if any.
-    pub(crate) fn next_action(&self, now: Time) -> Option<Action> {
+    pub(crate) fn next_action(&self, enter: Option<Enter>, now: Time) -> Option<Action> {
         if self.retry_at.is_some_and(|retry_at| now < retry_at) {
             return None;
         }
@@ -98,16 +101,16 @@ impl<C> Held<C> {
             State::Held(_) if self.is_in_transaction() => None,
             State::Held(Holds { count, .. }) => {
                 let due = self.confirmations.want_request()
-                    || self.row.holds != count
+                    || self.counts_wrong(count)
                     || self.follow_at.is_some_and(|follow_at| follow_at <= now)
                     || self.renew_at().is_some_and(|renew_at| renew_at <= now);
-                due.then(|| self.extend(count, self.ttl))
+                (due || enter.is_some()).then(|| self.extend(count, self.ttl, enter))
             }
             State::Lost(_) => None,
             State::Lingering { until, written } => {
                 let missing = !written && !self.current.is_revoked();
                 let ttl = on_any_clock(until.since(now)) + TO_RELEASE_IN;
-                missing.then(|| self.extend(0, ttl))
+                missing.then(|| self.extend(0, ttl, None))
             }
             State::ReleaseDue | State::Releasing { .. } => {
                 Some(self.ticket.clone().map_or(Action::Release, Action::Transfer))
@@ -126,8 +129,19 @@ impl<C> Held<C> {
         Some(end.since(now) * 2 / 3)
     }
 
-    fn extend(&self, count: u32, ttl: Duration) -> Action {
+    /// The row must be told at once how many holds there are.
+    fn counts_wrong(&self, count: u32) -> bool {
+        if self.is_shared() {
+            self.counts_too_many(count)
+        } else {
+            self.row.holds != count
+        }
+    }
+
+    /// `enter`: asks whether there is room for more of those who share it.
+    fn extend(&self, count: u32, ttl: Duration, enter: Option<Enter>) -> Action {
         let mut extend = Extend::new(count, ttl);
+        extend.share = self.group.as_ref().map(|group| Share::new(group.number + 1, enter));
         extend.handed_over = self.row_is_behind().then(|| {
             let call = &self.current.call;
             HandedOver::new(call.owner, Arc::clone(&call.holder), self.current.fence_token)
@@ -146,6 +160,9 @@ impl<C> Held<C> {
                 holds: extend.count,
                 owner: Some(self.current.call.owner),
             };
+            if let Some((group, share)) = self.group.as_mut().zip(extend.share.as_ref()) {
+                group.number = share.number;
+            }
         } else {
             // The transaction may have carried out the release.
             let unsure = self.is_in_transaction() || matches!(self.state, State::Releasing { unsure: true });
@@ -169,9 +186,20 @@ impl<C> Held<C> {
         let unsure = matches!(self.state, State::Releasing { unsure: true });
         match answer {
             Ok(Outcome::Extended {
-                remaining, revoked, ..
+                remaining,
+                revoked,
+                count,
+                ..
             }) if !release => {
                 self.extended(sent_at, remaining, revoked, now);
+                if let Action::Extend(Extend {
+                    count: sent,
+                    share: Some(share),
+                    ..
+                }) = action
+                {
+                    self.counted(count, *sent, share.enter, now);
+                }
                 After::Stands
             }
             Ok(Outcome::Released(released)) if release => {
@@ -239,6 +267,7 @@ impl<C> Held<C> {
 
     fn failed(&mut self, action: &Action, error: StoreError, now: Time) {
         if error.is_outcome_unknown() {
+            self.row.holds = self.row.holds.min(self.row_sent.holds);
             match &mut self.state {
                 // Nothing else is sent in this state.
                 State::Releasing { unsure } => *unsure = true,
@@ -270,7 +299,11 @@ impl<C> Held<C> {
                 times.length = remaining.max(self.ttl);
             }
             if matches!(self.state, State::Held(_)) && !self.current.is_revoked() {
-                self.current.move_deadline(times.deadline(self.ttl), now);
+                let deadline = times.deadline(self.ttl);
+                match &mut self.group {
+                    Some(group) => group.move_deadline(deadline, now),
+                    None => self.current.move_deadline(deadline, now),
+                }
             }
         }
         if matches!(self.state, State::Held(_)) {
@@ -284,9 +317,10 @@ impl<C> Held<C> {
             self.notes.push(Note::RenewedAgain(Arc::clone(&self.current)));
         }
         if revoked && !self.current.is_revoked() {
-            self.current.mark_revoked();
-            self.notes
-                .push(Note::Revoked(Arc::clone(&self.current), remaining));
+            for owner in self.owners() {
+                owner.mark_revoked();
+                self.notes.push(Note::Revoked(owner, remaining));
+            }
         }
         if let State::Lingering { written, .. } = &mut self.state {
             *written |= lingers;

@@ -28,6 +28,8 @@ pub(crate) struct Grant {
     pub(crate) row_owner: Option<Uuid>,
     /// Others want the key: another process, or an earlier ask of this one.
     pub(crate) wanted: bool,
+    /// A shared hold: the limit with which it was asked for.
+    pub(crate) limit: Option<u32>,
 }
 
 /// What ends a lease.

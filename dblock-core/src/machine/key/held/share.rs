@@ -1,0 +1,292 @@
+//! A lease that is shared: several owners of this process have it at once.
+//!
+//! The row counts them. While the stretch of local hand-overs goes on, an owner enters without the store: in the place
+//! of one that has left and that the row still counts, or beside the others if it has no limit. Else the store is asked
+//! whether there is room.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{Held, Holds, ROW_FOLLOWS_WITHIN, State, ended_reason};
+use crate::error::LostReason;
+use crate::key::Key;
+use crate::machine::env::Time;
+use crate::machine::key::queue::WaitQueue;
+use crate::machine::out::{Note, Waiter};
+use crate::machine::ownership::Ownership;
+use crate::options::NO_LIMIT;
+use crate::store::Enter;
+
+/// Those who share the lease.
+#[derive(Debug)]
+pub(super) struct Group {
+    members: BTreeMap<u64, Member>,
+    last_seat: u64,
+    /// The ends that no renewal moves.
+    own_ends: BTreeSet<(Time, u64)>,
+    /// When all of them end unless the lease is extended.
+    deadline: Time,
+    /// The largest of their limits.
+    limit: u32,
+    /// For how many callers with which limit the store has just made room.
+    room: u32,
+    room_limit: u32,
+    /// The number of the last extension.
+    pub(super) number: u64,
+}
+
+#[derive(Debug)]
+struct Member {
+    ownership: Arc<Ownership>,
+    holds: u32,
+}
+
+impl Group {
+    pub(super) fn new(first: &Arc<Ownership>, deadline: Time) -> Self {
+        let mut group = Self {
+            members: BTreeMap::new(),
+            last_seat: first.seat,
+            own_ends: BTreeSet::new(),
+            deadline,
+            limit: 0,
+            room: 0,
+            room_limit: NO_LIMIT,
+            number: 0,
+        };
+        group.add(Arc::clone(first));
+        group
+    }
+
+    fn add(&mut self, ownership: Arc<Ownership>) {
+        let seat = ownership.seat;
+        self.own_ends.extend(ownership.own_end().map(|end| (end, seat)));
+        self.limit = self.limit.max(ownership.call.options.limit.unwrap_or(NO_LIMIT));
+        self.members.insert(seat, Member { ownership, holds: 1 });
+    }
+
+    fn get(&self, ownership: &Arc<Ownership>) -> Option<&Member> {
+        let member = self.members.get(&ownership.seat)?;
+        Arc::ptr_eq(&member.ownership, ownership).then_some(member)
+    }
+
+    fn get_mut(&mut self, ownership: &Arc<Ownership>) -> Option<&mut Member> {
+        let member = self.members.get_mut(&ownership.seat)?;
+        Arc::ptr_eq(&member.ownership, ownership).then_some(member)
+    }
+
+    fn remove(&mut self, ownership: &Arc<Ownership>) {
+        self.members.remove(&ownership.seat);
+        self.own_ends.retain(|(_, seat)| *seat != ownership.seat);
+    }
+
+    pub(super) fn has(&self, ownership: &Arc<Ownership>) -> bool {
+        self.get(ownership).is_some()
+    }
+
+    pub(super) fn owners(&self) -> impl Iterator<Item = &Arc<Ownership>> {
+        self.members.values().map(|member| &member.ownership)
+    }
+
+    /// When the first of them ends unless the lease is extended.
+    pub(super) fn first_end(&self) -> Time {
+        let own = self.own_ends.first().map(|(end, _)| *end);
+        own.map_or(self.deadline, |own| own.min(self.deadline))
+    }
+
+    /// The lease was extended.
+    pub(super) fn move_deadline(&mut self, deadline: Time, now: Time) {
+        self.deadline = self.deadline.max(deadline);
+        self.owners().for_each(|owner| owner.move_deadline(deadline, now));
+    }
+
+    /// The store has answered that it counts `count` of them; `inside` were inside when it was asked.
+    pub(super) fn counted(&mut self, count: u32, inside: u32, enter: Option<Enter>) {
+        (self.room, self.room_limit) = match enter {
+            Some(enter) => (count.saturating_sub(inside), enter.limit),
+            None => (0, NO_LIMIT),
+        };
+    }
+
+    /// Ends those whose time is over. Returns the reason if all of them have ended.
+    pub(super) fn end_overdue(&mut self, now: Time, notes: &mut Vec<Note>) -> Option<LostReason> {
+        if now < self.first_end() {
+            return None;
+        }
+        while self.own_ends.first().is_some_and(|(end, _)| *end <= now)
+            && let Some((_, seat)) = self.own_ends.pop_first()
+        {
+            if let Some(member) = self.members.get(&seat) {
+                end_if_over(&member.ownership, now, notes);
+            }
+        }
+        if now >= self.deadline {
+            self.owners().for_each(|owner| end_if_over(owner, now, notes));
+        }
+        let reasons: Option<Vec<_>> = self.owners().map(|owner| owner.ended()).collect();
+        reasons?.pop()
+    }
+}
+
+fn end_if_over(owner: &Arc<Ownership>, now: Time, notes: &mut Vec<Note>) {
+    if let (Some(reason), true) = owner.end_if_over(now) {
+        notes.push(Note::Lost(Arc::clone(owner), reason));
+    }
+}
+
+impl<C> Held<C> {
+    /// Several owners may have it.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.group.is_some()
+    }
+
+    /// How many owners have it.
+    pub(super) fn inside(&self) -> u32 {
+        match self.state {
+            State::Held(holds) | State::Lost(holds) => holds.count,
+            _ => 0,
+        }
+    }
+
+    /// The store has made room for callers that may not have entered yet.
+    pub(crate) fn has_room(&self) -> bool {
+        self.group.as_ref().is_some_and(|group| group.room > 0)
+    }
+
+    /// Adds a hold of one of those who share it.
+    pub(super) fn enter_shared(&mut self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
+        let is_held = self.is_held();
+        let member = self.group.as_mut().and_then(|group| group.get_mut(ownership));
+        let member = member.filter(|member| is_held && member.ownership.ended().is_none());
+        let member = member.ok_or_else(|| ended_reason(ownership))?;
+        member.holds += 1;
+        Ok(())
+    }
+
+    /// How many holds one of those who share it has: 0 once it has ended.
+    pub(super) fn holds_shared(&self, ownership: &Arc<Ownership>) -> u32 {
+        let member = self.group.as_ref().and_then(|group| group.get(ownership));
+        let member = member.filter(|member| member.ownership.ended().is_none());
+        member.map_or(0, |member| member.holds)
+    }
+
+    /// Ends a hold of one of those who share it. `None` if that was the last hold of all: the lease ends as any other
+    /// does.
+    pub(super) fn leave_shared(
+        &mut self,
+        ownership: &Arc<Ownership>,
+        now: Time,
+    ) -> Option<Result<Option<Duration>, LostReason>> {
+        let group = self.group.as_mut()?;
+        let (State::Held(holds) | State::Lost(holds)) = &mut self.state else {
+            return Some(Err(LostReason::Released));
+        };
+        let Some(member) = group.get_mut(ownership) else {
+            return Some(Err(LostReason::Released));
+        };
+        if member.holds > 1 {
+            member.holds -= 1;
+            return Some(Ok(None));
+        }
+        group.remove(ownership);
+        let Some(other) = group.owners().last() else {
+            self.current = Arc::clone(ownership);
+            return None;
+        };
+        holds.count -= 1;
+        self.current = Arc::clone(other);
+        if group.limit == NO_LIMIT {
+            self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
+        }
+        let ends = ownership.end(LostReason::Released, now);
+        Some(Ok(ends.then(|| ownership.held_for(now))))
+    }
+
+    /// The store has answered that it counts `count` of those who share it; `sent` were inside when it was asked.
+    pub(super) fn counted(&mut self, count: u32, sent: u32, enter: Option<Enter>, now: Time) {
+        let inside = self.inside();
+        let Some(group) = &mut self.group else { return };
+        group.counted(count, sent, enter);
+        self.row.holds = count;
+        self.row_sent.holds = count;
+        if inside > 0 && inside != count {
+            self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
+        }
+    }
+
+    /// The row counts more than are inside, and others may wait for the room.
+    pub(super) fn counts_too_many(&self, inside: u32) -> bool {
+        let group = self.group.as_ref();
+        group.is_some_and(|group| group.limit != NO_LIMIT && inside < self.row.holds)
+    }
+
+    /// The next caller enters beside those who share the lease, or after them while the lease was not released.
+    pub(crate) fn join<A>(
+        &mut self,
+        queue: &mut WaitQueue<A>,
+        key: &Key,
+        now: Time,
+    ) -> Option<(Waiter<A>, Arc<Ownership>)> {
+        let group = self.group.as_mut()?;
+        let inside = match self.state {
+            State::Held(Holds { count, .. }) => count,
+            State::ReleaseDue => 0,
+            _ => return None,
+        };
+        let times = match &self.term {
+            super::Term::Times(times) if !self.current.is_revoked() => *times,
+            _ => return None,
+        };
+        let (_, first) = queue.first()?;
+        let (ttl, limit) = (first.call.options.ttl, first.call.options.limit?);
+        let left = self.row.holds.min(self.row_sent.holds).saturating_sub(inside);
+        let has_room = left > 0 && group.room > 0 && limit >= group.room_limit;
+        let in_stretch = self.hand_over_until.is_some_and(|until| now < until);
+        let in_its_place = left > group.room && limit >= group.limit;
+        if !has_room && !(in_stretch && (in_its_place || limit == NO_LIMIT)) {
+            return None;
+        }
+        self.ttl = self.ttl.max(ttl);
+        if times.store_end.since(now) < self.ttl.mul_f64(2.0 / 3.0) || now >= group.deadline {
+            // A renewal is due, and comes first.
+            return None;
+        }
+        let (number, _) = queue.first()?;
+        let waiter = queue.remove(number)?;
+        group.room = group.room.saturating_sub(has_room.into());
+        group.last_seat += 1;
+        let ownership = Ownership::new(
+            key.clone(),
+            Arc::clone(&waiter.call),
+            self.lease_id,
+            self.current.fence_token,
+            now,
+            group.deadline,
+        );
+        let ownership = Arc::new(ownership.shared(group.last_seat));
+        group.add(Arc::clone(&ownership));
+        self.current = Arc::clone(&ownership);
+        self.state = State::Held(Holds {
+            count: inside + 1,
+            closed: false,
+        });
+        if inside + 1 != self.row.holds {
+            self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
+        }
+        if waiter.since < now {
+            let waited = Note::Waited(Arc::clone(&ownership), now.since(waiter.since));
+            self.notes.push(waited);
+        }
+        Some((waiter, ownership))
+    }
+
+    /// The callers at the head of the queue for which the store must be asked.
+    pub(crate) fn entrants<A>(&self, queue: &WaitQueue<A>, now: Time) -> Option<Enter> {
+        if !self.is_shared() || !self.is_held() || self.current.is_revoked() {
+            return None;
+        }
+        let (_, first) = queue.first()?;
+        let limit = first.call.options.limit?;
+        Some(Enter::new(queue.sharing(limit), limit, now.since(first.since)))
+    }
+}

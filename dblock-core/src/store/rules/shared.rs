@@ -1,0 +1,171 @@
+//! Shared holds: several processes, and several call chains in each, have the lock at once.
+//!
+//! The row lists one [`SharedHold`] for each process. While one of them lives the row reads as held, by the lease that
+//! began this *phase*: the row's `lease_id`, its token and its owner stay those of that lease, `reentrant_count` is the
+//! sum of the counts, and `expire_at` is the latest end. So an exclusive acquire, a purge and an older program see a
+//! held row, and need no rule of their own.
+
+use std::time::Duration;
+
+use uuid::Uuid;
+
+use super::{busy, granted, hold, holder, is_wanted, next_token, pass_on, queue, used_up, want};
+use crate::store::{Acquire, Extend, Holder, LockRow, Outcome, Released, Share, SharedHold, StoreError, Successor};
+
+/// An acquire of a shared hold. Who holds the key already enters at once only where [`has_room`] says so.
+pub(super) fn acquire(
+    lease_id: Uuid,
+    ask: &Acquire,
+    limit: u32,
+    row: &mut LockRow,
+) -> Result<(Outcome, bool), StoreError> {
+    if row.has_lease() {
+        let became_shared = passed_on_by_an_older_program(lease_id, row);
+        if let Some(hold) = hold_of(row, lease_id) {
+            // A repeated request whose first answer was lost, or a row that was passed on.
+            let remaining = hold.expire_at.since(row.now);
+            return Ok((granted(row, remaining, None), became_shared));
+        }
+    }
+    if row.lease_id == lease_id {
+        // A late request for a lease that is over, which must not come to life again.
+        return Ok((Outcome::Lost, false));
+    }
+    if row.is_held() {
+        if row.transaction.is_none() && has_room(row, lease_id, ask.queue.unwrap_or_default(), limit) {
+            if row.next.as_ref().is_some_and(|next| next.lease_id == lease_id) {
+                row.next = None;
+            }
+            let entry = SharedHold::new(lease_id, ask.holder.as_ref(), row.now + ask.ttl);
+            row.shared.push(entry);
+            sum_up(row);
+            return Ok((granted(row, ask.ttl, None), true));
+        }
+        let wanted = ask.wanted_for.is_some_and(|length| want(row, length));
+        let queued = queue(lease_id, ask, row);
+        return Ok((busy(lease_id, row, holder_until_room(row)), wanted || queued));
+    }
+    let Some(fence_token) = next_token(row) else {
+        return Err(used_up(&row.key));
+    };
+    let former = (row.reentrant_count > 0).then(|| holder(row));
+    row.owner = ask.owner;
+    ask.holder.as_ref().clone_into(&mut row.holder);
+    hold(row, lease_id, fence_token, 0, ask.ttl);
+    begin_phase(row);
+    Ok((granted(row, ask.ttl, former), true))
+}
+
+/// Writes how many chains of a process are inside. Leaving is always allowed; [`has_room`] decides on entering.
+pub(super) fn extend(lease_id: Uuid, ask: &Extend, share: &Share, row: &mut LockRow) -> (Outcome, bool) {
+    if !row.has_lease() {
+        return (Outcome::Lost, false);
+    }
+    passed_on_by_an_older_program(lease_id, row);
+    let (now, revoked, wanted) = (row.now, row.revoked, is_wanted(row));
+    let answer = |hold: &SharedHold| Outcome::Extended {
+        remaining: hold.expire_at.since(now),
+        revoked,
+        wanted,
+        count: hold.count,
+    };
+    let enter = share.enter.filter(|enter| comes_next(row, lease_id, enter.waited));
+    let total = inside(row);
+    let Some(hold) = row.shared.iter_mut().find(|hold| hold.lease_id == lease_id && hold.expire_at > now) else {
+        return (Outcome::Lost, false);
+    };
+    if share.number < hold.number {
+        return (answer(hold), false);
+    }
+    hold.number = share.number;
+    let others = total.saturating_sub(hold.count);
+    hold.count = ask.count.max(1);
+    if let Some(enter) = enter {
+        let room = enter.limit.saturating_sub(others.saturating_add(hold.count));
+        hold.count = hold.count.saturating_add(enter.count.min(room));
+    }
+    if !revoked {
+        hold.expire_at = hold.expire_at.max(now + ask.ttl);
+    }
+    let answer = answer(hold);
+    sum_up(row);
+    (answer, true)
+}
+
+/// A process leaves. `None` if the row is not shared, or this lease has no live hold: then the rules of an exclusive
+/// release decide.
+pub(super) fn release(lease_id: Uuid, row: &mut LockRow) -> Option<Released> {
+    hold_of(row, lease_id)?;
+    row.shared.retain(|hold| hold.lease_id != lease_id);
+    if live(row).next().is_some() {
+        sum_up(row);
+        return Some(Released::Freed);
+    }
+    row.shared.clear();
+    if pass_on(row) {
+        return Some(Released::PassedOn);
+    }
+    row.reentrant_count = 0;
+    row.next = None;
+    Some(Released::Freed)
+}
+
+/// One more may enter beside those who share the key.
+fn has_room(row: &LockRow, lease_id: Uuid, waited: Duration, limit: u32) -> bool {
+    row.is_shared() && inside(row) < limit && comes_next(row, lease_id, waited)
+}
+
+/// How many call chains share the lock.
+fn inside(row: &LockRow) -> u32 {
+    live(row).fold(0, |sum, hold| hold.count.saturating_add(sum))
+}
+
+/// Nobody who waits came earlier, and no operator has revoked the lock.
+fn comes_next(row: &LockRow, lease_id: Uuid, waited: Duration) -> bool {
+    let since = row.now - waited;
+    let before = |next: &Successor| next.until > row.now && next.lease_id != lease_id && next.since <= since;
+    !row.revoked && !row.next.as_ref().is_some_and(before)
+}
+
+/// The row, which was passed on to a shared successor, is held by that alone.
+pub(super) fn begin_phase(row: &mut LockRow) {
+    row.shared = vec![SharedHold::new(row.lease_id, row.holder.as_str(), row.expire_at)];
+}
+
+/// An older program, which knows no shared holds, has passed the row on to this lease as to an exclusive one.
+fn passed_on_by_an_older_program(lease_id: Uuid, row: &mut LockRow) -> bool {
+    let passed_on = row.lease_id == lease_id && row.shared.is_empty();
+    if passed_on {
+        row.reentrant_count = 1;
+        begin_phase(row);
+    }
+    passed_on
+}
+
+/// The holds that count now. Those of a row that is not held, and those that have expired, count for nothing.
+pub(super) fn live(row: &LockRow) -> impl Iterator<Item = &SharedHold> {
+    let held = row.has_lease();
+    row.shared.iter().filter(move |hold| held && hold.expire_at > row.now)
+}
+
+fn hold_of(row: &LockRow, lease_id: Uuid) -> Option<&SharedHold> {
+    live(row).find(|hold| hold.lease_id == lease_id)
+}
+
+/// The holder, as one is told who waits for room: there may be some when the first of the holds ends.
+fn holder_until_room(row: &LockRow) -> Holder {
+    let ends = live(row).map(|hold| hold.expire_at.since(row.now));
+    Holder {
+        remaining: Some(ends.min().unwrap_or_else(|| row.remaining())),
+        ..holder(row)
+    }
+}
+
+/// Drops what has expired, and brings the columns that all programs read up to date. There is a live hold.
+fn sum_up(row: &mut LockRow) {
+    let now = row.now;
+    row.shared.retain(|hold| hold.expire_at > now);
+    row.reentrant_count = inside(row);
+    let ends = row.shared.iter().map(|hold| hold.expire_at);
+    row.expire_at = ends.max().unwrap_or(now);
+}
