@@ -547,9 +547,7 @@ impl<A, C> Machine<A, C> {
 
     /// The lease of this process, if this owner has it, or had it last.
     fn own_lease_of(&mut self, ownership: &Arc<Ownership>) -> Option<&mut Held<C>> {
-        self.held
-            .as_mut()
-            .filter(|held| held.is_of(ownership))
+        self.held.as_mut().filter(|held| held.is_of(ownership))
     }
 
     /// The lease of this process, whichever owner has it. Where there is none, the reason why `ownership` has ended.

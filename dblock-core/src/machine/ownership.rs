@@ -86,7 +86,10 @@ impl Ownership {
 
     /// When it ends whatever is renewed.
     pub(super) fn own_end(&self) -> Option<Time> {
-        self.max_hold_until.into_iter().chain(self.not_renewed_until).min()
+        self.max_hold_until
+            .into_iter()
+            .chain(self.not_renewed_until)
+            .min()
     }
 
     /// Ends it if its deadline has passed. Returns the reason why it has ended, if it has; the first one stays. The

@@ -242,11 +242,7 @@ pub struct Enter {
 impl Enter {
     /// So many, with this limit, after this wait.
     pub fn new(count: u32, limit: u32, waited: Duration) -> Self {
-        Self {
-            count,
-            limit,
-            waited,
-        }
+        Self { count, limit, waited }
     }
 }
 

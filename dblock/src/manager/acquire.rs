@@ -111,7 +111,10 @@ impl LockManager {
         }
         if options.limit.is_some() && !can.shares {
             let message = format!("{} has no shared or limited locks", can.name);
-            return Err(LockError::store(StoreError::new(StoreErrorKind::Unsupported, message)));
+            return Err(LockError::store(StoreError::new(
+                StoreErrorKind::Unsupported,
+                message,
+            )));
         }
         Ok(())
     }

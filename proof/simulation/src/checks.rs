@@ -74,7 +74,9 @@ impl World {
                 "exclusion: caller {number} enters while the transaction of caller {other} has taken the key"
             ));
         }
-        let others = self.other_child(key, lease).filter(|other| !(shares && self.shares(*other)));
+        let others = self
+            .other_child(key, lease)
+            .filter(|other| !(shares && self.shares(*other)));
         if !excused && let Some(other) = others {
             self.fail(format!(
                 "exclusion: caller {number} enters beside the child of caller {other}"
@@ -93,8 +95,7 @@ impl World {
         let forced = self.checks.forced.contains(&lease);
         let jumps = self.plan.faults.big_jumps;
         let checks = &self.checks.keys[key];
-        let last_shares = |last: &Arc<Ownership>| last.call.options.limit.is_some() && last.fence_token == token;
-        let same_phase = shares && checks.last.as_ref().is_some_and(last_shares);
+        let same_phase = shares && checks.phases.contains(&token);
         if checks.tokens.contains(&token) && !same_phase {
             self.fail(format!("token {token} is used twice"));
         } else if token < checks.newest_token && !forced && !jumps {
@@ -132,6 +133,7 @@ impl World {
             .is_some_and(|last| last.lease_id == lease && last.is_revoked());
         let was_lost = last.is_some_and(|last| last.lease_id == lease && !shares && lost(&last, local));
         checks.tokens.push(token);
+        checks.phases.extend(shares.then_some(token));
         checks.newest_token = checks.newest_token.max(token);
         if revoked {
             self.fail(format!("caller {number} enters with a lease that was revoked"));
@@ -156,7 +158,12 @@ impl World {
             });
             caller.key == key && **other != number && has_limit && self.is_inside(**other)
         };
-        let others: Vec<_> = self.live.iter().copied().filter(|other| is_counted(&other)).collect();
+        let others: Vec<_> = self
+            .live
+            .iter()
+            .copied()
+            .filter(|other| is_counted(&other))
+            .collect();
         let others_limits = others.iter().filter_map(|other| {
             let own = self.callers[*other].ownership.as_ref()?;
             own.call.options.limit

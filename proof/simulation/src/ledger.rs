@@ -36,6 +36,8 @@ pub(crate) struct Checks {
 #[derive(Debug, Default)]
 pub(crate) struct KeyChecks {
     pub(crate) tokens: Vec<i64>,
+    /// Those under which several share the key.
+    pub(crate) phases: Vec<i64>,
     pub(crate) newest_token: i64,
     /// The owner that entered last.
     pub(crate) last: Option<Arc<Ownership>>,

@@ -39,7 +39,9 @@ impl Row {
         let (now, then) = (&self.committed, &self.uncommitted);
         let shared = |row: &LockRow| row.shared.iter().map(|hold| hold.lease_id).collect::<Vec<_>>();
         let shared = shared(now).into_iter().chain(shared(then));
-        [now.lease_id, next(now), then.lease_id, next(then)].into_iter().chain(shared)
+        [now.lease_id, next(now), then.lease_id, next(then)]
+            .into_iter()
+            .chain(shared)
     }
 }
 

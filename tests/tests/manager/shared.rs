@@ -60,7 +60,15 @@ async fn readers_run_beside_each_other_and_beside_no_writer(backend: Backend) {
         async move {
             let read = locks.lock("key").options(&patient()).shared().run(async {
                 all_inside.wait().await;
-                assert!(locks.lock("other").options(&long()).shared().run(async {}).await.is_ok());
+                assert!(
+                    locks
+                        .lock("other")
+                        .options(&long())
+                        .shared()
+                        .run(async {})
+                        .await
+                        .is_ok()
+                );
                 let busy = two_alone(&locks).await;
                 all_inside.wait().await;
                 busy
@@ -71,7 +79,13 @@ async fn readers_run_beside_each_other_and_beside_no_writer(backend: Backend) {
     tokio::join!(reader(&one), reader(&one), reader(&two), reader(&two));
     let writer = one.lock("key").options(&long()).acquire().await.unwrap();
     for locks in [&one, &two] {
-        let busy = locks.lock("key").options(&long()).shared().acquire().await.unwrap_err();
+        let busy = locks
+            .lock("key")
+            .options(&long())
+            .shared()
+            .acquire()
+            .await
+            .unwrap_err();
         assert!(busy.is_busy(), "{busy}");
     }
     writer.release().await.unwrap();
@@ -95,7 +109,13 @@ async fn a_limit_is_never_exceeded(backend: Backend) {
                 sleep(Duration::from_millis(1)).await;
                 inside.leave();
             };
-            locks.lock("key").options(&patient()).limit(3).run(body).await.unwrap();
+            locks
+                .lock("key")
+                .options(&patient())
+                .limit(3)
+                .run(body)
+                .await
+                .unwrap();
         }
     };
     let calls = (0..16).map(|number| call(if number % 2 == 0 { &one } else { &two }));
@@ -150,7 +170,14 @@ async fn longest_wait(backend: &Backend, waits_alone: bool) -> Duration {
     let end = Barrier::new(7);
     let others = async {
         let overlap = |locks| overlap(locks, waits_alone, &end);
-        tokio::join!(overlap(&one), overlap(&one), overlap(&one), overlap(&two), overlap(&two), overlap(&two))
+        tokio::join!(
+            overlap(&one),
+            overlap(&one),
+            overlap(&one),
+            overlap(&two),
+            overlap(&two),
+            overlap(&two)
+        )
     };
     let waits = async {
         let mut longest = Duration::ZERO;
@@ -183,14 +210,21 @@ async fn a_chain_that_shares_re_enters_and_does_not_get_it_alone(backend: Backen
     let locks = backend.manager().await;
     let lock = || locks.lock("key").options(&patient());
     let inner = lock().shared().run(async {
-        let again = lock().shared().run(async { dblock::current().unwrap().hold_count() }).await;
+        let again = lock()
+            .shared()
+            .run(async { dblock::current().unwrap().hold_count() })
+            .await;
         assert_eq!(again.unwrap(), 2);
         lock().run(async {}).await.unwrap_err()
     });
     let refused = inner.await.unwrap();
     assert!(matches!(refused, LockError::Invalid { .. }), "{refused:?}");
     assert!(refused.to_string().contains("now wants it alone"), "{refused}");
-    lock().run(async { lock().shared().run(async {}).await }).await.unwrap().unwrap();
+    lock()
+        .run(async { lock().shared().run(async {}).await })
+        .await
+        .unwrap()
+        .unwrap();
 }
 
 async fn one_who_gives_up_leaves_the_others_inside(backend: Backend) {
@@ -198,13 +232,23 @@ async fn one_who_gives_up_leaves_the_others_inside(backend: Backend) {
     let inside = one.lock("key").options(&long()).limit(2).acquire().await.unwrap();
     let beside = two.lock("key").options(&long()).limit(2).acquire().await.unwrap();
     for locks in [&one, &two] {
-        let waits = locks.lock("key").options(&long()).limit(2).wait(Duration::from_millis(300));
+        let waits = locks
+            .lock("key")
+            .options(&long())
+            .limit(2)
+            .wait(Duration::from_millis(300));
         let refused = waits.acquire().await.unwrap_err();
         assert!(matches!(refused, LockError::Timeout { .. }), "{refused:?}");
     }
     assert!(!inside.is_lost() && !beside.is_lost());
     beside.release().await.unwrap();
-    let next = two.lock("key").options(&patient()).limit(2).acquire().await.unwrap();
+    let next = two
+        .lock("key")
+        .options(&patient())
+        .limit(2)
+        .acquire()
+        .await
+        .unwrap();
     next.release().await.unwrap();
     inside.release().await.unwrap();
 }
@@ -221,12 +265,22 @@ async fn a_loss_ends_all_who_share(backend: Backend) {
     for guard in &guards {
         let lost = guard.lost().await;
         assert!(
-            matches!(lost, LockError::Lost { reason: LostReason::Gone | LostReason::Expired, .. }),
+            matches!(
+                lost,
+                LockError::Lost {
+                    reason: LostReason::Gone | LostReason::Expired,
+                    ..
+                }
+            ),
             "{lost:?}"
         );
     }
     let next = two.lock("key").options(&patient()).acquire().await.unwrap();
-    assert!(guards.iter().all(|guard| guard.fence_token() < next.fence_token()));
+    assert!(
+        guards
+            .iter()
+            .all(|guard| guard.fence_token() < next.fence_token())
+    );
     drop(guards);
     next.release().await.unwrap();
     let guards = [
@@ -236,23 +290,50 @@ async fn a_loss_ends_all_who_share(backend: Backend) {
     assert!(one.admin().revoke("key").await.unwrap());
     for guard in guards {
         let lost = guard.lost().await;
-        assert!(matches!(lost, LockError::Lost { reason: LostReason::Revoked, .. }), "{lost:?}");
+        assert!(
+            matches!(
+                lost,
+                LockError::Lost {
+                    reason: LostReason::Revoked,
+                    ..
+                }
+            ),
+            "{lost:?}"
+        );
     }
 }
 
 async fn max_hold_ends_one_of_those_who_share(backend: Backend) {
     let locks = backend.manager().await;
-    let stays = locks.lock("key").options(&long()).shared().acquire().await.unwrap();
-    let ends = long().shared().max_hold(Duration::from_millis(200)).on_lost(OnLost::Signal);
+    let stays = locks
+        .lock("key")
+        .options(&long())
+        .shared()
+        .acquire()
+        .await
+        .unwrap();
+    let ends = long()
+        .shared()
+        .max_hold(Duration::from_millis(200))
+        .on_lost(OnLost::Signal);
     let ends = locks.lock("key").options(&ends).acquire().await.unwrap();
     let short = long().ttl(SHORT).renew(false).shared();
     let not_renewed = locks.lock("key").options(&short).acquire().await.unwrap();
     for (guard, expected) in [(&ends, LostReason::MaxHold), (&not_renewed, LostReason::Expired)] {
         let lost = guard.lost().await;
-        assert!(matches!(lost, LockError::Lost { reason, .. } if reason == expected), "{lost:?}");
+        assert!(
+            matches!(lost, LockError::Lost { reason, .. } if reason == expected),
+            "{lost:?}"
+        );
     }
     assert!(!stays.is_lost());
-    let beside = locks.lock("key").options(&long()).shared().acquire().await.unwrap();
+    let beside = locks
+        .lock("key")
+        .options(&long())
+        .shared()
+        .acquire()
+        .await
+        .unwrap();
     beside.release().await.unwrap();
     drop((ends, not_renewed));
     stays.release().await.unwrap();
@@ -261,19 +342,42 @@ async fn max_hold_ends_one_of_those_who_share(backend: Backend) {
 
 async fn the_unit_of_a_process_that_died_comes_back(backend: Backend) {
     let locks = backend.manager().await;
-    let stays = locks.lock("key").options(&long()).limit(2).acquire().await.unwrap();
+    let stays = locks
+        .lock("key")
+        .options(&long())
+        .limit(2)
+        .acquire()
+        .await
+        .unwrap();
     let dies = backend.manager().await;
-    let unit = dies.lock("key").options(&short()).limit(2).renew(false).acquire().await.unwrap();
+    let unit = dies
+        .lock("key")
+        .options(&short())
+        .limit(2)
+        .renew(false)
+        .acquire()
+        .await
+        .unwrap();
     std::mem::forget(unit);
     let since = Instant::now();
-    let next = locks.lock("key").options(&patient()).limit(2).acquire().await.unwrap();
+    let next = locks
+        .lock("key")
+        .options(&patient())
+        .limit(2)
+        .acquire()
+        .await
+        .unwrap();
     assert!(since.elapsed() >= SHORT / 2, "{:?}", since.elapsed());
     next.release().await.unwrap();
     stays.release().await.unwrap();
 }
 
 async fn a_thousand_calls_share_a_limit(backend: Backend) {
-    let managers = [backend.manager().await, backend.manager().await, backend.manager().await];
+    let managers = [
+        backend.manager().await,
+        backend.manager().await,
+        backend.manager().await,
+    ];
     let inside = std::sync::Arc::new(Inside::default());
     let mut calls = JoinSet::new();
     for number in 0..1_000 {
@@ -284,7 +388,13 @@ async fn a_thousand_calls_share_a_limit(backend: Backend) {
                 tokio::task::yield_now().await;
                 inside.leave();
             };
-            locks.lock("key").options(&patient()).limit(7).run(body).await.unwrap();
+            locks
+                .lock("key")
+                .options(&patient())
+                .limit(7)
+                .run(body)
+                .await
+                .unwrap();
         });
     }
     calls.join_all().await;
@@ -297,13 +407,39 @@ async fn what_needs_the_lock_alone_is_refused(backend: Backend) {
         assert!(matches!(error, LockError::Invalid { .. }), "{error:?}");
         assert!(error.to_string().contains(word), "{error}");
     };
-    let guard = async || locks.lock("key").options(&long()).shared().acquire().await.unwrap();
+    let guard = async || {
+        locks
+            .lock("key")
+            .options(&long())
+            .shared()
+            .acquire()
+            .await
+            .unwrap()
+    };
     refused(guard().await.into_ticket(SHORT).await.unwrap_err(), "tickets");
     refused(guard().await.pin().await.unwrap_err(), "without `shared`");
-    refused(locks.lock(["a", "b"]).shared().acquire().await.unwrap_err(), "several keys");
-    refused(locks.lock("key").limit(0).acquire().await.unwrap_err(), "limit is 0");
-    refused(locks.lock("key").shared().lead(async |_| ()).await.unwrap_err(), "one node leads");
-    refused(locks.lock("key").limit(3).hold_min(SHORT).acquire().await.unwrap_err(), "hold_min");
+    refused(
+        locks.lock(["a", "b"]).shared().acquire().await.unwrap_err(),
+        "several keys",
+    );
+    refused(
+        locks.lock("key").limit(0).acquire().await.unwrap_err(),
+        "limit is 0",
+    );
+    refused(
+        locks.lock("key").shared().lead(async |_| ()).await.unwrap_err(),
+        "one node leads",
+    );
+    refused(
+        locks
+            .lock("key")
+            .limit(3)
+            .hold_min(SHORT)
+            .acquire()
+            .await
+            .unwrap_err(),
+        "hold_min",
+    );
     let run = RunOptions::new(SHORT, OnCrash::Stop).lock(long().shared());
     let ran = locks.run_once("run", run, async |_| Ok::<_, LockError>(())).await;
     refused(ran.unwrap_err(), "its body runs alone");
@@ -317,6 +453,9 @@ async fn a_store_without_shared_locks_says_so(backend: Backend) {
             panic!("{refused:?}");
         };
         assert_eq!(source.kind(), StoreErrorKind::Unsupported);
-        assert!(refused.to_string().contains("no shared or limited locks"), "{refused}");
+        assert!(
+            refused.to_string().contains("no shared or limited locks"),
+            "{refused}"
+        );
     }
 }

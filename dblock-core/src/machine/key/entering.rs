@@ -151,7 +151,10 @@ impl<A, C> Machine<A, C> {
             (Some(limit), Some(granted)) => granted <= limit,
             _ => false,
         };
-        let first = self.queue.first().filter(|(_, first)| !begun && fits(&first.call));
+        let first = self
+            .queue
+            .first()
+            .filter(|(_, first)| !begun && fits(&first.call));
         let first = first.map(|(number, _)| number);
         let asked = asked.and_then(|number| self.queue.remove(number).map(|waiter| (number, waiter)));
         let taken = asked.or_else(|| first.and_then(|number| Some((number, self.queue.remove(number)?))));

@@ -16,8 +16,8 @@ use super::{Listed, Machine};
 use crate::machine::env::{Env, Time};
 use crate::machine::out::{Note, Refusal};
 use crate::store::{
-    Acquire, Action, Enter, Extend, HandedOver, Holder, Kind, Outcome, RecordChange, Request, Share, StoreError,
-    StoreErrorKind,
+    Acquire, Action, Enter, Extend, HandedOver, Holder, Kind, Outcome, RecordChange, Request, Share,
+    StoreError, StoreErrorKind,
 };
 
 /// A request that is on its way from here on.
@@ -234,7 +234,10 @@ impl<A, C> Machine<A, C> {
         let arriving = self.asking.arriving().map(|arriving| arriving.retry_at);
         let arriving = arriving.filter(later);
         let held = self.held.as_ref().and_then(|held| held.next_look(now, asked));
-        let may_enter = self.held.as_ref().is_none_or(|held| held.entrants(&self.queue, now).is_some());
+        let may_enter = self
+            .held
+            .as_ref()
+            .is_none_or(|held| held.entrants(&self.queue, now).is_some());
         let ask = if may_enter && !self.queue.is_empty() {
             self.asking.ask_at().filter(later)
         } else {

@@ -10,7 +10,9 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{busy, granted, hold, holder, is_wanted, next_token, pass_on, queue, used_up, want};
-use crate::store::{Acquire, Extend, Holder, LockRow, Outcome, Released, Share, SharedHold, StoreError, Successor};
+use crate::store::{
+    Acquire, Extend, Holder, LockRow, Outcome, Released, Share, SharedHold, StoreError, Successor,
+};
 
 /// An acquire of a shared hold. Who holds the key already enters at once only where [`has_room`] says so.
 pub(super) fn acquire(
@@ -69,9 +71,15 @@ pub(super) fn extend(lease_id: Uuid, ask: &Extend, share: &Share, row: &mut Lock
         wanted,
         count: hold.count,
     };
-    let enter = share.enter.filter(|enter| comes_next(row, lease_id, enter.waited));
+    let enter = share
+        .enter
+        .filter(|enter| comes_next(row, lease_id, enter.waited));
     let total = inside(row);
-    let Some(hold) = row.shared.iter_mut().find(|hold| hold.lease_id == lease_id && hold.expire_at > now) else {
+    let Some(hold) = row
+        .shared
+        .iter_mut()
+        .find(|hold| hold.lease_id == lease_id && hold.expire_at > now)
+    else {
         return (Outcome::Lost, false);
     };
     if share.number < hold.number {
@@ -145,7 +153,9 @@ fn passed_on_by_an_older_program(lease_id: Uuid, row: &mut LockRow) -> bool {
 /// The holds that count now. Those of a row that is not held, and those that have expired, count for nothing.
 pub(super) fn live(row: &LockRow) -> impl Iterator<Item = &SharedHold> {
     let held = row.has_lease();
-    row.shared.iter().filter(move |hold| held && hold.expire_at > row.now)
+    row.shared
+        .iter()
+        .filter(move |hold| held && hold.expire_at > row.now)
 }
 
 fn hold_of(row: &LockRow, lease_id: Uuid) -> Option<&SharedHold> {

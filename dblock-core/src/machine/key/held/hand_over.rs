@@ -50,9 +50,13 @@ impl<C> Held<C> {
             ..*self.times()?
         };
         let confirmed = times.store_end.since(now);
-        let next = queue.pop_if(|LockOptions { ttl, renew, limit, .. }| {
-            limit.is_none() && *renew && confirmed >= ttl.mul_f64(2.0 / 3.0) && now < times.deadline(*ttl)
-        })?;
+        let next = queue.pop_if(
+            |LockOptions {
+                 ttl, renew, limit, ..
+             }| {
+                limit.is_none() && *renew && confirmed >= ttl.mul_f64(2.0 / 3.0) && now < times.deadline(*ttl)
+            },
+        )?;
         let token = self.current.fence_token + 1;
         self.term = Term::Times(times);
         self.ttl = next.call.options.ttl;

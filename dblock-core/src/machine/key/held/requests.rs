@@ -10,7 +10,9 @@ use crate::error::LostReason;
 use crate::machine::env::{Time, on_any_clock};
 use crate::machine::out::{Note, Unconfirmed};
 use crate::options;
-use crate::store::{Action, Enter, Extend, HandedOver, Kind, Outcome, Released, Share, StoreError, StoreErrorKind};
+use crate::store::{
+    Action, Enter, Extend, HandedOver, Kind, Outcome, Released, Share, StoreError, StoreErrorKind,
+};
 
 /// Time that a lease still has in the store when `hold_min` is over and its row is released. With less it
 /// could expire first, and the next owner would take it for the lease of a process that died. (After a
@@ -141,7 +143,10 @@ impl<C> Held<C> {
     /// `enter`: asks whether there is room for more of those who share it.
     fn extend(&self, count: u32, ttl: Duration, enter: Option<Enter>) -> Action {
         let mut extend = Extend::new(count, ttl);
-        extend.share = self.group.as_ref().map(|group| Share::new(group.number + 1, enter));
+        extend.share = self
+            .group
+            .as_ref()
+            .map(|group| Share::new(group.number + 1, enter));
         extend.handed_over = self.row_is_behind().then(|| {
             let call = &self.current.call;
             HandedOver::new(call.owner, Arc::clone(&call.holder), self.current.fence_token)

@@ -73,19 +73,54 @@ fn those_who_share_enter_beside_each_other_with_one_token() {
     let [one, two] = ids();
     let free = row(Uuid::now_v7(), 0, Timestamp::EPOCH);
     let (granted, row) = after(&share(one, NO_LIMIT), &free);
-    assert!(matches!(granted, Outcome::Granted { fence_token: TOKEN, remaining: TTL, .. }), "{granted:?}");
-    assert_eq!((row.lease_id, row.reentrant_count, row.expire_at), (one, 1, NOW + TTL));
+    assert!(
+        matches!(
+            granted,
+            Outcome::Granted {
+                fence_token: TOKEN,
+                remaining: TTL,
+                ..
+            }
+        ),
+        "{granted:?}"
+    );
+    assert_eq!(
+        (row.lease_id, row.reentrant_count, row.expire_at),
+        (one, 1, NOW + TTL)
+    );
     let (granted, row) = after(&share(two, NO_LIMIT), &row);
-    assert!(matches!(granted, Outcome::Granted { fence_token: TOKEN, taken_over: None, .. }), "{granted:?}");
-    assert_eq!((row.lease_id, row.reentrant_count, counts(&row)), (one, 2, vec![1, 1]));
-    assert!(is_granted(&unchanged(&share(two, NO_LIMIT), &row)), "a repeated request");
+    assert!(
+        matches!(
+            granted,
+            Outcome::Granted {
+                fence_token: TOKEN,
+                taken_over: None,
+                ..
+            }
+        ),
+        "{granted:?}"
+    );
+    assert_eq!(
+        (row.lease_id, row.reentrant_count, counts(&row)),
+        (one, 2, vec![1, 1])
+    );
+    assert!(
+        is_granted(&unchanged(&share(two, NO_LIMIT), &row)),
+        "a repeated request"
+    );
     let alone = Uuid::now_v7();
-    assert!(matches!(unchanged(&acquire(alone, |_| ()), &row), Outcome::Busy(_)));
+    assert!(matches!(
+        unchanged(&acquire(alone, |_| ()), &row),
+        Outcome::Busy(_)
+    ));
     assert!(
         matches!(unchanged(&acquire(one, |_| ()), &row), Outcome::Busy(_)),
         "nobody gets a shared row alone, whatever its lease"
     );
-    for of_one_alone in [extend(one, 1, None), request(one, Action::Transfer(Transfer::new(alone, alone, TTL, "t")))] {
+    for of_one_alone in [
+        extend(one, 1, None),
+        request(one, Action::Transfer(Transfer::new(alone, alone, TTL, "t"))),
+    ] {
         assert_eq!(unchanged(&of_one_alone, &row), Outcome::Lost);
     }
 }
@@ -93,12 +128,18 @@ fn those_who_share_enter_beside_each_other_with_one_token() {
 #[test]
 fn nobody_shares_with_one_who_has_it_alone() {
     let mine = Uuid::now_v7();
-    assert!(matches!(unchanged(&share(mine, NO_LIMIT), &held_by(Uuid::now_v7())), Outcome::Busy(_)));
+    assert!(matches!(
+        unchanged(&share(mine, NO_LIMIT), &held_by(Uuid::now_v7())),
+        Outcome::Busy(_)
+    ));
     let kept = LockRow {
         transaction: Some(crate::store::OpenTransaction::default()),
         ..shared(&[(Uuid::now_v7(), 1)])
     };
-    assert!(matches!(unchanged(&share(mine, NO_LIMIT), &kept), Outcome::Busy(_)));
+    assert!(matches!(
+        unchanged(&share(mine, NO_LIMIT), &kept),
+        Outcome::Busy(_)
+    ));
 }
 
 #[test]
@@ -112,8 +153,14 @@ fn a_limit_counts_all_who_are_inside() {
     // One of the two that the row counts has left, and one is in the other process.
     for (limit, enters, inside) in [(1, 1, 1), (2, 1, 1), (3, 1, 2), (3, 9, 2), (9, 4, 5), (9, 0, 1)] {
         let (outcome, after) = after(&enter(one, enters, limit, Duration::ZERO), &row);
-        assert!(matches!(outcome, Outcome::Extended { count, .. } if count == inside), "{outcome:?}");
-        assert_eq!((counts(&after), after.reentrant_count), (vec![inside, 1], inside + 1));
+        assert!(
+            matches!(outcome, Outcome::Extended { count, .. } if count == inside),
+            "{outcome:?}"
+        );
+        assert_eq!(
+            (counts(&after), after.reentrant_count),
+            (vec![inside, 1], inside + 1)
+        );
     }
 }
 
@@ -123,14 +170,33 @@ fn a_hold_that_has_expired_counts_for_nothing() {
     let mut row = shared(&[(one, 2), (two, 1)]);
     row.shared[0].expire_at = NOW;
     assert_eq!(unchanged(&extend_share(one, 1, 1), &row), Outcome::Lost);
-    assert_eq!(unchanged(&release(one), &row), Outcome::Lost, "the others keep the row");
+    assert_eq!(
+        unchanged(&release(one), &row),
+        Outcome::Lost,
+        "the others keep the row"
+    );
     let (granted, row) = after(&share(three, 2), &row);
     assert!(is_granted(&granted));
-    assert_eq!((counts(&row), row.reentrant_count, row.expire_at), (vec![1, 1], 2, NOW + TTL));
-    let over = LockRow { now: NOW + TTL, ..row };
+    assert_eq!(
+        (counts(&row), row.reentrant_count, row.expire_at),
+        (vec![1, 1], 2, NOW + TTL)
+    );
+    let over = LockRow {
+        now: NOW + TTL,
+        ..row
+    };
     let next = Uuid::now_v7();
     let (granted, row) = after(&share(next, 1), &over);
-    assert!(matches!(granted, Outcome::Granted { taken_over: Some(_), .. }), "{granted:?}");
+    assert!(
+        matches!(
+            granted,
+            Outcome::Granted {
+                taken_over: Some(_),
+                ..
+            }
+        ),
+        "{granted:?}"
+    );
     assert_eq!((row.lease_id, counts(&row)), (next, vec![1]), "all have expired");
 }
 
@@ -155,9 +221,16 @@ fn an_end_that_leaves_others_inside_keeps_the_row_held() {
     (row.shared[0].expire_at, row.expire_at) = (NOW + 9 * SECOND, NOW + 9 * SECOND);
     let (outcome, row) = after(&release(one), &row);
     assert_eq!(outcome, Outcome::Released(Released::Freed));
-    assert_eq!((row.lease_id, counts(&row), row.reentrant_count), (one, vec![3], 3));
+    assert_eq!(
+        (row.lease_id, counts(&row), row.reentrant_count),
+        (one, vec![3], 3)
+    );
     assert_eq!(row.expire_at, NOW + SECOND);
-    assert_eq!(unchanged(&release(one), &row), Outcome::Lost, "the row keeps its lease id");
+    assert_eq!(
+        unchanged(&release(one), &row),
+        Outcome::Lost,
+        "the row keeps its lease id"
+    );
     assert_eq!(unchanged(&share(one, NO_LIMIT), &row), Outcome::Lost);
     let (outcome, row) = after(&release(two), &row);
     assert_eq!(outcome, Outcome::Released(Released::PassedOn));
@@ -169,12 +242,19 @@ fn an_end_that_leaves_others_inside_keeps_the_row_held() {
 fn the_last_end_frees_the_row() {
     let [one, next] = ids();
     let (outcome, row) = after(&release(one), &shared(&[(one, 7)]));
-    assert_eq!((outcome, row.reentrant_count), (Outcome::Released(Released::Freed), 0));
+    assert_eq!(
+        (outcome, row.reentrant_count),
+        (Outcome::Released(Released::Freed), 0)
+    );
     assert!(row.shared.is_empty());
     let row = with_next(&held_by(one), next, SECOND, Some(3));
     let (outcome, row) = after(&release(one), &row);
     assert_eq!(outcome, Outcome::Released(Released::PassedOn));
-    assert_eq!((row.shared[0].lease_id, counts(&row)), (next, vec![1]), "to one who shares");
+    assert_eq!(
+        (row.shared[0].lease_id, counts(&row)),
+        (next, vec![1]),
+        "to one who shares"
+    );
     let (granted, _) = after(&share(Uuid::now_v7(), 3), &row);
     assert!(is_granted(&granted), "others follow");
 }
@@ -188,7 +268,10 @@ fn nobody_enters_before_one_who_came_earlier() {
         assert_eq!(is_granted(&outcome), enters, "{waited:?}");
         let (outcome, _) = after(&enter(inside, 1, NO_LIMIT, waited), &row);
         let count = if enters { 2 } else { 1 };
-        assert!(matches!(outcome, Outcome::Extended { count: is, .. } if is == count), "{outcome:?}");
+        assert!(
+            matches!(outcome, Outcome::Extended { count: is, .. } if is == count),
+            "{outcome:?}"
+        );
     }
     let (outcome, entered) = after(&share_queued(next, NO_LIMIT, SECOND), &row);
     assert!(is_granted(&outcome), "it came first itself");
@@ -221,7 +304,10 @@ fn those_who_are_inside_are_written_whoever_waits() {
     let [mine, next] = ids();
     let row = with_next(&shared(&[(mine, 1)]), next, SECOND, None);
     let (extended, _) = after(&extend_share(mine, 1, 7), &row);
-    assert!(matches!(extended, Outcome::Extended { count: 7, .. }), "{extended:?}");
+    assert!(
+        matches!(extended, Outcome::Extended { count: 7, .. }),
+        "{extended:?}"
+    );
 }
 
 #[test]
@@ -237,10 +323,21 @@ fn a_revoked_row_takes_nobody_in_and_is_not_lengthened() {
     let mine = Uuid::now_v7();
     let mut row = shared(&[(mine, 1)]);
     row.revoked = true;
-    assert!(matches!(unchanged(&share(Uuid::now_v7(), NO_LIMIT), &row), Outcome::Busy(_)));
+    assert!(matches!(
+        unchanged(&share(Uuid::now_v7(), NO_LIMIT), &row),
+        Outcome::Busy(_)
+    ));
     let (extended, after) = after(&enter(mine, 3, NO_LIMIT, Duration::ZERO), &row);
     assert!(
-        matches!(extended, Outcome::Extended { revoked: true, count: 1, remaining: SECOND, .. }),
+        matches!(
+            extended,
+            Outcome::Extended {
+                revoked: true,
+                count: 1,
+                remaining: SECOND,
+                ..
+            }
+        ),
         "{extended:?}"
     );
     assert_eq!(after.expire_at, row.expire_at);
@@ -264,9 +361,29 @@ fn the_holds_of_a_phase_that_is_over_count_for_nothing() {
 fn a_row_that_an_older_program_passed_on_becomes_shared() {
     let mine = Uuid::now_v7();
     let (granted, row) = after(&share(mine, 3), &held_by(mine));
-    assert!(matches!(granted, Outcome::Granted { fence_token: 7, remaining: SECOND, .. }), "{granted:?}");
+    assert!(
+        matches!(
+            granted,
+            Outcome::Granted {
+                fence_token: 7,
+                remaining: SECOND,
+                ..
+            }
+        ),
+        "{granted:?}"
+    );
     assert_eq!((counts(&row), row.expire_at), (vec![1], NOW + SECOND));
     let (extended, row) = after(&extend_share(mine, 1, 1), &held_by(mine));
-    assert!(matches!(extended, Outcome::Extended { count: 1, remaining: TTL, .. }), "{extended:?}");
+    assert!(
+        matches!(
+            extended,
+            Outcome::Extended {
+                count: 1,
+                remaining: TTL,
+                ..
+            }
+        ),
+        "{extended:?}"
+    );
     assert_eq!((counts(&row), row.expire_at), (vec![1], NOW + TTL));
 }
