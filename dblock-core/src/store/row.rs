@@ -75,7 +75,7 @@ pub struct LockRow {
     /// The lease that the release passes the row on to, if it is still live by then.
     pub next: Option<Successor>,
     /// Who shares the lock, one entry for each process. Empty while one owner has it alone. Without meaning while
-    /// the row is not [held by a lease](Self::has_lease), or once an entry has expired.
+    /// the row is not [held by a lease](Self::has_lease); each entry is without meaning once it has expired.
     pub shared: Vec<SharedHold>,
     /// The transaction that has locked the row and has not ended yet. Until it ends nobody else can get, revoke or
     /// free the key. `None` also where the store cannot tell, or was not asked: see

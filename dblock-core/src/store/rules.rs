@@ -80,7 +80,7 @@ fn acquire(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> Result<(Outcome,
         return shared::acquire(lease_id, ask, limit, row);
     }
     let held = row.is_held();
-    if row.lease_id == lease_id && !row.is_shared() {
+    if row.lease_id == lease_id {
         // A late request for a lease that is over, which must not come to life again.
         if !held {
             return Ok((Outcome::Lost, false));
@@ -110,7 +110,7 @@ fn extend(lease_id: Uuid, ask: &Extend, row: &mut LockRow) -> (Outcome, bool) {
     if let Some(share) = &ask.share {
         return shared::extend(lease_id, ask, share, row);
     }
-    if row.lease_id != lease_id || !row.is_held() || row.is_shared() {
+    if row.lease_id != lease_id || !row.is_held() {
         return (Outcome::Lost, false);
     }
     if let Some(to) = &ask.handed_over
@@ -162,7 +162,7 @@ fn release(lease_id: Uuid, row: &mut LockRow) -> (Outcome, bool) {
         return (Outcome::Released(released), true);
     }
     let held = row.is_held();
-    if row.lease_id != lease_id || row.is_shared() {
+    if row.lease_id != lease_id {
         if row.next.as_ref().is_some_and(|next| next.lease_id == lease_id) {
             row.next = None;
             return (Outcome::Withdrawn, true);
@@ -192,7 +192,7 @@ fn transfer(lease_id: Uuid, ask: &Transfer, row: &mut LockRow) -> Result<(Outcom
         // A repeated request whose first answer was lost.
         return Ok((granted(row, row.remaining(), None), false));
     }
-    if !held || row.lease_id != lease_id || row.revoked || row.is_shared() {
+    if !held || row.lease_id != lease_id || row.revoked {
         return Ok((Outcome::Lost, false));
     }
     let Some(fence_token) = next_token(row) else {
@@ -214,9 +214,6 @@ fn pass_on(row: &mut LockRow) -> bool {
     row.owner = next.owner;
     row.holder = next.holder;
     hold(row, next.lease_id, fence_token, next.spare_tokens, next.ttl);
-    if next.limit.is_some() {
-        shared::begin_phase(row);
-    }
     true
 }
 

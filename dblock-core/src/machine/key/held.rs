@@ -160,7 +160,7 @@ impl<C> Held<C> {
         if grant.limit.is_some() {
             held.group = Some(Group::new(&held.current, grant.times.deadline(held.ttl)));
         }
-        if held.row_is_behind() {
+        if held.row.owner.is_none() || held.row_is_behind() {
             held.follow_at = Some(now);
         }
         held

@@ -1,9 +1,12 @@
 //! Shared holds: several processes, and several call chains in each, have the lock at once.
 //!
-//! The row lists one [`SharedHold`] for each process. While one of them lives the row reads as held, by the lease that
-//! began this *phase*: the row's `lease_id`, its token and its owner stay those of that lease, `reentrant_count` is the
-//! sum of the counts, and `expire_at` is the latest end. So an exclusive acquire, a purge and an older program see a
-//! held row, and need no rule of their own.
+//! The row lists one [`SharedHold`] for each process. While one of them lives the row reads as held by a lease of
+//! their own, the *phase*: `reentrant_count` is the sum of their counts, `expire_at` is the latest of their ends, and
+//! the owner and the token are those of the first. No request names that lease. So an exclusive request, a purge and
+//! an older program find the row held by somebody else, and need no rule of their own.
+//!
+//! A release passes the row on to a shared successor as to any other. The first shared request of that lease begins the
+//! phase.
 
 use std::time::Duration;
 
@@ -22,14 +25,14 @@ pub(super) fn acquire(
     row: &mut LockRow,
 ) -> Result<(Outcome, bool), StoreError> {
     if row.has_lease() {
-        let became_shared = passed_on_by_an_older_program(lease_id, row);
+        let became_shared = begin_if_passed_on(lease_id, row);
         if let Some(hold) = hold_of(row, lease_id) {
             // A repeated request whose first answer was lost, or a row that was passed on.
             let remaining = hold.expire_at.since(row.now);
             return Ok((granted(row, remaining, None), became_shared));
         }
     }
-    if row.lease_id == lease_id {
+    if row.lease_id == lease_id || row.lease_id == phase_of(lease_id) {
         // A late request for a lease that is over, which must not come to life again.
         return Ok((Outcome::Lost, false));
     }
@@ -54,7 +57,7 @@ pub(super) fn acquire(
     row.owner = ask.owner;
     ask.holder.as_ref().clone_into(&mut row.holder);
     hold(row, lease_id, fence_token, 0, ask.ttl);
-    begin_phase(row);
+    begin_if_passed_on(lease_id, row);
     Ok((granted(row, ask.ttl, former), true))
 }
 
@@ -63,7 +66,7 @@ pub(super) fn extend(lease_id: Uuid, ask: &Extend, share: &Share, row: &mut Lock
     if !row.has_lease() {
         return (Outcome::Lost, false);
     }
-    passed_on_by_an_older_program(lease_id, row);
+    begin_if_passed_on(lease_id, row);
     let (now, revoked, wanted) = (row.now, row.revoked, is_wanted(row));
     let answer = |hold: &SharedHold| Outcome::Extended {
         remaining: hold.expire_at.since(now),
@@ -100,8 +103,7 @@ pub(super) fn extend(lease_id: Uuid, ask: &Extend, share: &Share, row: &mut Lock
     (answer, true)
 }
 
-/// A process leaves. `None` if the row is not shared, or this lease has no live hold: then the rules of an exclusive
-/// release decide.
+/// A process leaves. `None` if this lease has no live hold: then the rules of an exclusive release decide.
 pub(super) fn release(lease_id: Uuid, row: &mut LockRow) -> Option<Released> {
     hold_of(row, lease_id)?;
     row.shared.retain(|hold| hold.lease_id != lease_id);
@@ -135,19 +137,20 @@ fn comes_next(row: &LockRow, lease_id: Uuid, waited: Duration) -> bool {
     !row.revoked && !row.next.as_ref().is_some_and(before)
 }
 
-/// The row, which was passed on to a shared successor, is held by that alone.
-pub(super) fn begin_phase(row: &mut LockRow) {
-    row.shared = vec![SharedHold::new(row.lease_id, row.holder.as_str(), row.expire_at)];
+/// Begins a phase with the hold of this lease, if the row names it: it was passed on to it.
+fn begin_if_passed_on(lease_id: Uuid, row: &mut LockRow) -> bool {
+    let begins = row.lease_id == lease_id;
+    if begins {
+        row.shared = vec![SharedHold::new(lease_id, row.holder.as_str(), row.expire_at)];
+        row.lease_id = phase_of(lease_id);
+        row.reentrant_count = 1;
+    }
+    begins
 }
 
-/// An older program, which knows no shared holds, has passed the row on to this lease as to an exclusive one.
-fn passed_on_by_an_older_program(lease_id: Uuid, row: &mut LockRow) -> bool {
-    let passed_on = row.lease_id == lease_id && row.shared.is_empty();
-    if passed_on {
-        row.reentrant_count = 1;
-        begin_phase(row);
-    }
-    passed_on
+/// The lease that the row names while a phase lasts that this lease began: one that no engine makes.
+fn phase_of(lease_id: Uuid) -> Uuid {
+    Uuid::from_u128(lease_id.as_u128() ^ (1 << 127))
 }
 
 /// The holds that count now. Those of a row that is not held, and those that have expired, count for nothing.

@@ -33,9 +33,19 @@ fn enter(lease_id: Uuid, count: u32, limit: u32, waited: Duration) -> Request {
     request(lease_id, Action::Extend(ask))
 }
 
+/// The lease of the row while a phase lasts that this one began.
+fn phase(lease_id: Uuid) -> Uuid {
+    let (_, row) = after(
+        &share(lease_id, NO_LIMIT),
+        &row(Uuid::now_v7(), 0, Timestamp::EPOCH),
+    );
+    assert_ne!(row.lease_id, lease_id);
+    row.lease_id
+}
+
 /// A row that these leases share, with so many chains inside each.
 fn shared(holds: &[(Uuid, u32)]) -> LockRow {
-    let first = holds[0].0;
+    let first = phase(holds[0].0);
     let mut row = row(first, holds.iter().map(|(_, count)| count).sum(), NOW + SECOND);
     row.shared = holds
         .iter()
@@ -86,7 +96,7 @@ fn those_who_share_enter_beside_each_other_with_one_token() {
     );
     assert_eq!(
         (row.lease_id, row.reentrant_count, row.expire_at),
-        (one, 1, NOW + TTL)
+        (phase(one), 1, NOW + TTL)
     );
     let (granted, row) = after(&share(two, NO_LIMIT), &row);
     assert!(
@@ -102,7 +112,7 @@ fn those_who_share_enter_beside_each_other_with_one_token() {
     );
     assert_eq!(
         (row.lease_id, row.reentrant_count, counts(&row)),
-        (one, 2, vec![1, 1])
+        (phase(one), 2, vec![1, 1])
     );
     assert!(
         is_granted(&unchanged(&share(two, NO_LIMIT), &row)),
@@ -113,10 +123,6 @@ fn those_who_share_enter_beside_each_other_with_one_token() {
         unchanged(&acquire(alone, |_| ()), &row),
         Outcome::Busy(_)
     ));
-    assert!(
-        matches!(unchanged(&acquire(one, |_| ()), &row), Outcome::Busy(_)),
-        "nobody gets a shared row alone, whatever its lease"
-    );
     for of_one_alone in [
         extend(one, 1, None),
         request(one, Action::Transfer(Transfer::new(alone, alone, TTL, "t"))),
@@ -197,7 +203,11 @@ fn a_hold_that_has_expired_counts_for_nothing() {
         ),
         "{granted:?}"
     );
-    assert_eq!((row.lease_id, counts(&row)), (next, vec![1]), "all have expired");
+    assert_eq!(
+        (row.lease_id, counts(&row)),
+        (phase(next), vec![1]),
+        "all have expired"
+    );
 }
 
 #[test]
@@ -223,14 +233,10 @@ fn an_end_that_leaves_others_inside_keeps_the_row_held() {
     assert_eq!(outcome, Outcome::Released(Released::Freed));
     assert_eq!(
         (row.lease_id, counts(&row), row.reentrant_count),
-        (one, vec![3], 3)
+        (phase(one), vec![3], 3)
     );
     assert_eq!(row.expire_at, NOW + SECOND);
-    assert_eq!(
-        unchanged(&release(one), &row),
-        Outcome::Lost,
-        "the row keeps its lease id"
-    );
+    assert_eq!(unchanged(&release(one), &row), Outcome::Lost, "it has left");
     assert_eq!(unchanged(&share(one, NO_LIMIT), &row), Outcome::Lost);
     let (outcome, row) = after(&release(two), &row);
     assert_eq!(outcome, Outcome::Released(Released::PassedOn));
@@ -249,14 +255,33 @@ fn the_last_end_frees_the_row() {
     assert!(row.shared.is_empty());
     let row = with_next(&held_by(one), next, SECOND, Some(3));
     let (outcome, row) = after(&release(one), &row);
-    assert_eq!(outcome, Outcome::Released(Released::PassedOn));
     assert_eq!(
-        (row.shared[0].lease_id, counts(&row)),
-        (next, vec![1]),
-        "to one who shares"
+        (outcome, row.lease_id),
+        (Outcome::Released(Released::PassedOn), next)
     );
-    let (granted, _) = after(&share(Uuid::now_v7(), 3), &row);
-    assert!(is_granted(&granted), "others follow");
+    let other = share(Uuid::now_v7(), 3);
+    assert!(
+        matches!(unchanged(&other, &row), Outcome::Busy(_)),
+        "the first one comes first"
+    );
+    for first in [share(next, 3), extend_share(next, 0, 1)] {
+        let (_, row) = after(&first, &row);
+        assert_eq!((row.lease_id, counts(&row)), (phase(next), vec![1]));
+        assert!(is_granted(&after(&other, &row).0), "others follow");
+    }
+    let (outcome, row) = after(&release(next), &row);
+    assert_eq!(
+        (outcome, row.reentrant_count),
+        (Outcome::Released(Released::Freed), 0),
+        "or it gives up"
+    );
+}
+
+#[test]
+fn a_phase_that_is_over_does_not_begin_again() {
+    let one = Uuid::now_v7();
+    let (_, row) = after(&release(one), &shared(&[(one, 1)]));
+    assert_eq!(unchanged(&share(one, NO_LIMIT), &row), Outcome::Lost);
 }
 
 #[test]
@@ -356,9 +381,8 @@ fn the_holds_of_a_phase_that_is_over_count_for_nothing() {
     assert!(is_granted(&granted) && row.shared.is_empty());
 }
 
-/// It does not know shared holds, and leaves the row as one that this lease has alone.
 #[test]
-fn a_row_that_an_older_program_passed_on_becomes_shared() {
+fn a_row_that_was_passed_on_keeps_its_end_and_its_token() {
     let mine = Uuid::now_v7();
     let (granted, row) = after(&share(mine, 3), &held_by(mine));
     assert!(
