@@ -1,4 +1,4 @@
-//! Each test that docs/guarantees.md names exists.
+//! Each test that docs/evidence.md names exists.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -45,11 +45,13 @@ fn every_test_that_is_named_is_there() {
         "tests/tests",
         "apps/axum/tests",
         "dblock-conformance/src",
+        "dblock-core/src",
+        "proof/torture/src",
         "proof/model/tests",
     ] {
         source(&top.join(folder), &mut text);
     }
-    let document = std::fs::read_to_string(top.join("docs/guarantees.md")).unwrap();
+    let document = std::fs::read_to_string(top.join("docs/evidence.md")).unwrap();
     let mut found = 0;
     for name in names(&document) {
         // A macro makes a test of a line that begins with its name.
