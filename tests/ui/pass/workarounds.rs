@@ -1,4 +1,4 @@
-//! What docs/attribute.md writes where the attribute cannot see a type.
+//! What the documentation of the attribute writes where it cannot see a type.
 
 use std::convert::Infallible;
 
