@@ -88,8 +88,9 @@ impl<A, C> Machine<A, C> {
         let shares = |limit: Option<u32>| limit.is_some();
         let first = self.queue.first().map(|(_, first)| first.call.options.limit);
         // A place for a shared hold is of no use to a caller that wants the lock alone, and the other way round.
-        if first.map(shares) != asked.map(shares) {
+        if asked.is_some() && first.map(shares) != asked.map(shares) {
             self.give_up_unentered(now);
+            self.asking.ask_now();
         }
     }
 

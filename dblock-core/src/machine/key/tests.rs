@@ -5,6 +5,7 @@ mod begun;
 mod hand_over;
 mod held;
 mod lease;
+mod shared;
 mod successor;
 mod tickets;
 mod transaction;

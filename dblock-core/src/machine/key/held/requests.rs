@@ -272,7 +272,6 @@ impl<C> Held<C> {
 
     fn failed(&mut self, action: &Action, error: StoreError, now: Time) {
         if error.is_outcome_unknown() {
-            self.row.holds = self.row.holds.min(self.row_sent.holds);
             match &mut self.state {
                 // Nothing else is sent in this state.
                 State::Releasing { unsure } => *unsure = true,

@@ -1,0 +1,180 @@
+//! A lease that several callers of the process share.
+
+use super::*;
+
+const LONG: Option<Duration> = Some(Duration::from_secs(60));
+
+fn sharing(limit: u32) -> LockOptions {
+    let mut options = options();
+    options.limit = Some(limit);
+    options
+}
+
+/// A process whose first caller shares the lock, with token 7.
+fn shared(limit: u32) -> Process {
+    Process::holding_with("a", call(sharing(limit)))
+}
+
+/// A caller comes.
+fn comes(process: &mut Process, ticket: &'static str, options: LockOptions) -> Vec<String> {
+    let mut call = call(options);
+    call.options.wait = Wait::For(Duration::from_secs(60));
+    process.says(|machine, env| machine.acquire(env, Arc::new(call), ticket))
+}
+
+/// The count in the extension that is sent, and how many want to enter.
+fn counts(process: &mut Process) -> (u32, Option<u32>) {
+    match process.sends().unwrap().action {
+        Action::Extend(extend) => (extend.count, extend.share.unwrap().enter.map(|enter| enter.count)),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn answered(process: &mut Process, count: u32) -> Vec<String> {
+    process.answered(extended().with_count(count))
+}
+
+#[test]
+fn callers_enter_beside_each_other_without_the_store_and_the_row_follows() {
+    let mut a = shared(u32::MAX);
+    assert_eq!(comes(&mut a, "b", sharing(u32::MAX)), ["b has 7"]);
+    assert_eq!(comes(&mut a, "c", sharing(u32::MAX)), ["c has 7"]);
+    assert!(a.sends().is_none());
+    a.passes(50 * MS);
+    assert_eq!(counts(&mut a), (3, None));
+    answered(&mut a, 3);
+    assert_eq!(a.leaves("c", true), ["c confirmed"], "the others stay");
+    assert!(a.sends().is_none());
+    a.passes(50 * MS);
+    assert_eq!(counts(&mut a), (2, None));
+}
+
+#[test]
+fn when_the_stretch_is_over_the_store_is_asked() {
+    let mut a = shared(u32::MAX);
+    a.passes(100 * MS);
+    assert!(comes(&mut a, "b", sharing(u32::MAX)).is_empty());
+    assert!(comes(&mut a, "c", sharing(u32::MAX)).is_empty());
+    assert_eq!(counts(&mut a), (1, Some(2)));
+    assert_eq!(
+        answered(&mut a, 2),
+        ["b has 7", "c has 7"],
+        "nobody else wants it: a new stretch"
+    );
+    a.passes(100 * MS);
+    assert!(comes(&mut a, "d", sharing(u32::MAX)).is_empty());
+    counts(&mut a);
+    let refused = extended().with_count(3).with_wanted(true);
+    assert!(a.answered(refused).is_empty());
+    assert!(a.sends().is_none(), "it waits for a wake-up or a pause");
+    a.says(Machine::handle_freed);
+    assert_eq!(counts(&mut a), (3, Some(1)));
+}
+
+#[test]
+fn a_place_goes_to_the_next_caller_or_back_to_the_store() {
+    let mut a = shared(3);
+    assert!(comes(&mut a, "b", sharing(3)).is_empty());
+    assert_eq!(counts(&mut a), (1, Some(1)));
+    assert_eq!(answered(&mut a, 2), ["b has 7"]);
+    assert!(comes(&mut a, "c", sharing(3)).is_empty());
+    assert_eq!(counts(&mut a), (2, Some(1)));
+    assert!(answered(&mut a, 2).is_empty(), "there is no room");
+    assert_eq!(a.leaves("b", true), ["b confirmed", "c has 7"]);
+    assert!(a.sends().is_none(), "the row counts two as before");
+    a.leaves("c", true);
+    assert_eq!(counts(&mut a), (1, None), "others may wait for the place");
+    assert!(comes(&mut a, "d", sharing(3)).is_empty(), "it is on its way back");
+    answered(&mut a, 1);
+    assert_eq!(counts(&mut a), (1, Some(1)));
+}
+
+#[test]
+fn room_is_not_used_under_a_smaller_limit() {
+    let mut a = shared(9);
+    assert!(comes(&mut a, "b", sharing(9)).is_empty());
+    counts(&mut a);
+    let b = a.machine.queue.first().unwrap().0;
+    assert!(comes(&mut a, "c", sharing(2)).is_empty());
+    a.says(|machine, env| machine.give_up(env, b));
+    assert!(answered(&mut a, 2).is_empty());
+    assert_eq!(counts(&mut a), (1, Some(1)), "c asks for itself");
+}
+
+#[test]
+fn one_who_wants_it_alone_stops_those_behind_it() {
+    let mut a = shared(u32::MAX);
+    assert!(comes(&mut a, "alone", options()).is_empty());
+    assert!(comes(&mut a, "b", sharing(u32::MAX)).is_empty());
+    assert!(a.sends().is_none());
+    assert!(a.leaves("a", true).is_empty());
+    assert!(matches!(a.sends().unwrap().action, Action::Release));
+    assert_eq!(a.answered(released()), ["a confirmed"]);
+    let Action::Acquire(ask) = a.sends().unwrap().action else {
+        panic!("the next caller asks");
+    };
+    assert_eq!(ask.limit, None);
+    a.answered(granted(8));
+    assert!(a.leaves("alone", true).is_empty());
+    assert!(
+        matches!(a.sends().unwrap().action, Action::Release),
+        "b shares, so it is not handed over"
+    );
+}
+
+#[test]
+fn one_ends_by_itself_and_the_others_go_on() {
+    let mut a = shared(u32::MAX);
+    let stays = a.ownership.clone().unwrap();
+    assert_eq!(
+        comes(&mut a, "b", sharing(u32::MAX).max_hold(20 * MS)),
+        ["b has 7"]
+    );
+    let ends = a.ownership.clone().unwrap();
+    a.passes(20 * MS);
+    assert_eq!((ends.ended(), stays.ended()), (Some(LostReason::MaxHold), None));
+    assert!(matches!(a.notes[..], [Note::Lost(..)]));
+    assert_eq!(a.machine.holds(&ends), 0);
+    assert_eq!(a.machine.holds(&stays), 1);
+    assert_eq!(a.leaves("b", false), ["b confirmed"]);
+}
+
+#[test]
+fn all_end_when_the_row_names_them_no_more() {
+    let mut a = shared(u32::MAX);
+    let one = a.ownership.clone().unwrap();
+    comes(&mut a, "b", sharing(u32::MAX));
+    let two = a.ownership.clone().unwrap();
+    a.passes(TTL / 2);
+    a.sends().unwrap();
+    a.answered(Outcome::Lost);
+    for owner in [one, two] {
+        assert_eq!(owner.ended(), Some(LostReason::Gone));
+    }
+    assert_eq!(a.notes.len(), 2);
+}
+
+#[test]
+fn a_place_for_the_other_kind_is_given_back() {
+    let mut a = Process::new();
+    let shares = a.wants_with("a", LONG, call(sharing(3)));
+    let lease = a.sends().unwrap().lease_id;
+    a.answered(queued_behind(7));
+    a.wants("alone", LONG);
+    a.says(|machine, env| machine.give_up(env, shares));
+    let request = a.sends().unwrap();
+    assert_eq!((request.lease_id, request.action), (lease, Action::Release));
+    a.answered(Outcome::Withdrawn);
+    assert_ne!(a.sends().unwrap().lease_id, lease);
+}
+
+#[test]
+fn a_lease_that_was_passed_on_is_written_as_shared_at_once() {
+    let mut a = Process::new();
+    a.wants_with("a", LONG, call(sharing(3)));
+    let lease = a.sends().unwrap().lease_id;
+    a.answered(queued_behind(7));
+    let said = a.says(|machine, env| machine.handle_passed_on(env, lease, 8));
+    assert_eq!(said, ["a has 8"]);
+    assert_eq!(counts(&mut a), (1, None));
+}
