@@ -314,6 +314,8 @@ impl<A, C> Machine<A, C> {
         let answered = matches!(answer, Ok(Outcome::Extended { .. }));
         let after = held.apply_answer(action, sent.sent_at, answer, env.now);
         if answered && enters(action) && !held.has_room() {
+            // Others come first.
+            held.hand_over_until(env.now);
             let holder = held.holder(env.now);
             self.busy(holder, env);
             return;
