@@ -311,11 +311,16 @@ impl<A, C> Machine<A, C> {
             self.notes.extend(held.renewal_lag(env.now).map(Note::RenewalLag));
             held.hand_over_until(self.fairness.extended(*wanted, env));
         }
-        let answered = matches!(answer, Ok(Outcome::Extended { .. }));
+        let others_want = match &answer {
+            Ok(Outcome::Extended { wanted, .. }) if enters(action) => Some(*wanted),
+            _ => None,
+        };
         let after = held.apply_answer(action, sent.sent_at, answer, env.now);
-        if answered && enters(action) && !held.has_room() {
-            // Others come first.
-            held.hand_over_until(env.now);
+        if let Some(others_want) = others_want.filter(|_| !held.has_room()) {
+            if others_want {
+                // They may have come first.
+                held.hand_over_until(env.now);
+            }
             let holder = held.holder(env.now);
             self.busy(holder, env);
             return;
