@@ -171,7 +171,7 @@ fn a_place_for_the_other_kind_is_given_back() {
 #[test]
 fn a_lease_that_was_passed_on_is_written_as_shared_at_once() {
     let mut a = Process::new();
-    a.wants_with("a", LONG, call(sharing(3)));
+    a.wants_with("a", LONG, call(sharing(3).ttl(3 * SECOND)));
     let lease = a.sends().unwrap().lease_id;
     a.answered(queued_behind(7));
     let said = a.says(|machine, env| machine.handle_passed_on(env, lease, 8));
