@@ -140,15 +140,15 @@ const STATEMENTS: Figure = |figures| figures.statements;
 #[rustfmt::skip]
 pub(crate) const ALL: &[Ratio] = {
     use Kind::{
-        Advisory, CommitNotify, DblockDeaf, DblockEmpty, DblockEtcd, DblockMemory, DblockMemoryRecorded, DblockMillion, DblockMysql,
-        DblockPostgres, DblockRecorded, DblockRedis, DblockSqlite, DblockTwo, DblockZookeeper, Dlmy, Dlpg, DlpgTry, EtcdRecipe, FloorMysql, FloorPostgres,
+        Advisory, AdvisoryShared, CommitNotify, DblockDeaf, DblockEmpty, DblockEtcd, DblockLimit8, DblockMemory, DblockMemoryRecorded, DblockMillion, DblockMysql,
+        DblockPostgres, DblockRecorded, DblockRedis, DblockShared, DblockSqlite, DblockTwo, DblockZookeeper, Dlmy, Dlpg, DlpgTry, EtcdRecipe, FloorMysql, FloorPostgres,
         FloorSqlite, OnceLock, OnceRead, OnceReplay, OnceRun, Rslock, UnitForUpdate, UnitForUpdateMysql, UnitLock, UnitLockMysql,
         UnitTransaction, UnitTransaction100ms, UnitTransaction100msMysql, UnitTransaction1ms, UnitTransaction1msMysql,
         UnitTransactionMinute, UnitTransactionMinuteMysql, UnitTransactionMysql, ZookeeperRecipe,
     };
     use Scenario::{
         Alone, AloneMysql, AloneSqlite, Attribute, Bloat, Handover, Held, Hot4proc, Hot64, Keys16, Keys256,
-        Keys256Mysql, Keys64, MillionRows, OnceAlone, OnceReplays64, Polling, TxAlone, TxAlone1ms, TxAloneMysql, TxEight, TxHot4proc,
+        Keys256Mysql, Keys64, Limit8, MillionRows, OnceAlone, OnceReplays64, Polling, Shared64, TxAlone, TxAlone1ms, TxAloneMysql, TxEight, TxHot4proc,
         TxHot64, TxKeys64, TxKilled, TxNewKeys, TxTwo, Waiters,
     };
     use Source::{Connections, Of, Over};
@@ -170,6 +170,8 @@ pub(crate) const ALL: &[Ratio] = {
         ratio("keys256_mysql_vs_dlmy", at_least(0.7, 1.0), Over(Keys256Mysql, PER_S, DblockMysql, Dlmy)),
         ratio("hot64_vs_advisory", at_least(17.0, 40.0), Over(Hot64, PER_S, DblockPostgres, Advisory)),
         ratio("hot64_fairness", at_most(1.1, 1.1), Of(Hot64, DblockPostgres, |figures| figures.named("most_over_fewest"))),
+        ratio("shared64_vs_rwlock_advisory", at_least(20.0, 40.0), Over(Shared64, PER_S, DblockShared, AdvisoryShared)),
+        ratio("limit8_64tasks_share", at_most(1.3, 1.1), Of(Limit8, DblockLimit8, |figures| figures.named("most_over_fewest"))),
         ratio("hot4proc_vs_advisory", at_least(8.0, 10.0), Over(Hot4proc, PER_S, DblockPostgres, Advisory)),
         ratio("hot4proc_share", at_most(1.5, 1.5), Of(Hot4proc, DblockPostgres, |figures| figures.named("processes_most_over_fewest"))),
         ratio("hot4proc_mysql_share", at_most(2.0, 2.0), Of(Hot4proc, DblockMysql, |figures| figures.named("processes_most_over_fewest"))),

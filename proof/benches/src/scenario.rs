@@ -65,6 +65,8 @@ pub(crate) enum Scenario {
     Keys256,
     Keys256Mysql,
     Hot64,
+    Shared64,
+    Limit8,
     Hot4proc,
     Handover,
     Polling,
@@ -88,7 +90,7 @@ pub(crate) enum Scenario {
 }
 
 impl Scenario {
-    pub(crate) const ALL: [Self; 28] = [
+    pub(crate) const ALL: [Self; 30] = [
         Self::Alone,
         Self::AloneMysql,
         Self::AloneSqlite,
@@ -97,6 +99,8 @@ impl Scenario {
         Self::Keys256,
         Self::Keys256Mysql,
         Self::Hot64,
+        Self::Shared64,
+        Self::Limit8,
         Self::Hot4proc,
         Self::Handover,
         Self::Polling,
@@ -130,6 +134,8 @@ impl Scenario {
             Self::Keys256 => "keys256",
             Self::Keys256Mysql => "keys256_mysql",
             Self::Hot64 => "hot64",
+            Self::Shared64 => "shared64",
+            Self::Limit8 => "limit8",
             Self::Hot4proc => "hot4proc",
             Self::Handover => "handover",
             Self::Polling => "polling",
@@ -164,6 +170,8 @@ impl Scenario {
             Self::Keys256 => "256 tasks, each its own key",
             Self::Keys256Mysql => "256 tasks, each its own key, on MariaDB",
             Self::Hot64 => "64 tasks of one process on one key; times are waits",
+            Self::Shared64 => "64 tasks of one process share one key",
+            Self::Limit8 => "64 tasks of one process on one key, eight at once; times are waits",
             Self::Hot4proc => "4 processes with 16 tasks each on one key; times are waits",
             Self::Handover => "one waiter in another process: from release to inside",
             Self::Polling => "a process that cannot listen beside three that do, on one key; times are waits",
@@ -196,6 +204,8 @@ impl Scenario {
             Self::Keys16 | Self::Keys64 | Self::Keys256 => keys::SUBJECTS,
             Self::Keys256Mysql => keys::MYSQL,
             Self::Hot64 => hot::SUBJECTS,
+            Self::Shared64 => hot::SHARED,
+            Self::Limit8 => hot::LIMITED,
             Self::Hot4proc => hot4proc::SUBJECTS,
             Self::Handover => handover::SUBJECTS,
             Self::Polling => polling::SUBJECTS,
@@ -228,9 +238,13 @@ impl Scenario {
             Self::Alone | Self::AloneMysql | Self::AloneSqlite | Self::MillionRows => pace.pick(21, 25),
             Self::Keys16 | Self::Keys64 | Self::Keys256 | Self::Keys256Mysql => pace.pick(9, 9),
             Self::Hot4proc | Self::TxHot4proc => pace.pick(3, 5),
-            Self::Hot64 | Self::Handover | Self::TxKeys64 | Self::TxHot64 | Self::OnceReplays64 => {
-                pace.pick(5, 9)
-            }
+            Self::Hot64
+            | Self::Shared64
+            | Self::Limit8
+            | Self::Handover
+            | Self::TxKeys64
+            | Self::TxHot64
+            | Self::OnceReplays64 => pace.pick(5, 9),
             // A difference of a few percent is looked for.
             Self::Attribute => pace.pick(15, 25),
             Self::TxAlone | Self::TxAlone1ms | Self::TxAloneMysql | Self::TxNewKeys | Self::OnceAlone => {
@@ -250,7 +264,7 @@ impl Scenario {
             Self::Keys16 => keys::round(context, kind, 16).await,
             Self::Keys64 => keys::round(context, kind, 64).await,
             Self::Keys256 | Self::Keys256Mysql => keys::round(context, kind, 256).await,
-            Self::Hot64 => hot::round(context, kind).await,
+            Self::Hot64 | Self::Shared64 | Self::Limit8 => hot::round(context, kind).await,
             Self::Hot4proc => hot4proc::round(context, kind, (4, 16), 4000).await,
             Self::Handover => handover::round(context, kind).await,
             Self::Polling => polling::round(context, kind).await,

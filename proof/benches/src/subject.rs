@@ -22,6 +22,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use ::dblock::LockOptions;
 use anyhow::Context as _;
 
 use crate::recorder;
@@ -78,6 +79,10 @@ pub(crate) enum Kind {
     DblockDeaf,
     /// Two keys together.
     DblockTwo,
+    /// Shared.
+    DblockShared,
+    /// Shared by at most eight.
+    DblockLimit8,
     /// INSERT and DELETE of one row, each through a pool.
     FloorPostgres,
     FloorMysql,
@@ -94,6 +99,8 @@ pub(crate) enum Kind {
     CommitNotify,
     /// sqlx's `PgAdvisoryLock`.
     Advisory,
+    /// `pg_advisory_lock_shared`.
+    AdvisoryShared,
     /// distributed-lock-postgres.
     Dlpg,
     /// The same with its call that does not wait.
@@ -151,6 +158,8 @@ impl Kind {
             Self::DblockMemoryRecorded => "dblock-memory-recorded",
             Self::DblockDeaf => "dblock-postgres-deaf",
             Self::DblockTwo => "dblock-two-keys",
+            Self::DblockShared => "dblock-shared",
+            Self::DblockLimit8 => "dblock-limit-8",
             Self::FloorPostgres => "floor-postgres",
             Self::FloorMysql => "floor-mysql",
             Self::FloorSqlite => "floor-sqlite",
@@ -162,6 +171,7 @@ impl Kind {
             Self::UpsertSqlite => "upsert-sqlite",
             Self::CommitNotify => "commit-and-notify",
             Self::Advisory => "sqlx-advisory",
+            Self::AdvisoryShared => "advisory-shared",
             Self::Dlpg => "distributed-lock-postgres",
             Self::DlpgTry => "distributed-lock-pg (try)",
             Self::Dlmy => "distributed-lock-mysql",
@@ -208,11 +218,14 @@ impl Kind {
             | Self::DblockRecorded
             | Self::DblockDeaf
             | Self::DblockTwo
+            | Self::DblockShared
+            | Self::DblockLimit8
             | Self::CommitNotify
             | Self::FloorPostgres
             | Self::BarePostgres
             | Self::UpsertPostgres
             | Self::Advisory
+            | Self::AdvisoryShared
             | Self::Dlpg
             | Self::DlpgTry
             | Self::UnitTransaction
@@ -249,6 +262,7 @@ impl Kind {
     pub(crate) fn kept(self) -> &'static str {
         match self {
             Self::Advisory
+            | Self::AdvisoryShared
             | Self::Dlpg
             | Self::DlpgTry
             | Self::Dlmy
@@ -277,11 +291,14 @@ impl Kind {
             Self::DblockRecorded | Self::DblockMemoryRecorded => dblock::RECORDED_SETTINGS,
             Self::DblockDeaf => dblock::DEAF_SETTINGS,
             Self::DblockTwo => dblock::TWO_SETTINGS,
+            Self::DblockShared => dblock::SHARED_SETTINGS,
+            Self::DblockLimit8 => dblock::LIMIT_SETTINGS,
             Self::CommitNotify => commit_notify::SETTINGS,
             Self::FloorPostgres | Self::FloorMysql | Self::FloorSqlite => floor::SETTINGS,
             Self::BarePostgres | Self::BareMysql | Self::BareSqlite => floor::BARE_SETTINGS,
             Self::UpsertPostgres | Self::UpsertMysql | Self::UpsertSqlite => floor::UPSERT_SETTINGS,
             Self::Advisory => advisory::SETTINGS,
+            Self::AdvisoryShared => advisory::SHARED_SETTINGS,
             Self::Dlpg => distributed_postgres::SETTINGS,
             Self::DlpgTry => distributed_postgres::TRY_SETTINGS,
             Self::Dlmy => distributed_mysql::SETTINGS,
@@ -334,6 +351,8 @@ impl Kind {
             Self::DblockMillion => Box::new(dblock::open(url, MILLION_TABLE).await?),
             Self::DblockDeaf => Box::new(dblock::open_deaf(url, dblock::TABLE)?),
             Self::DblockTwo => Box::new(dblock::Two(dblock::open(url, dblock::TABLE).await?)),
+            Self::DblockShared => Box::new(dblock::open_shared(url, LockOptions::shared).await?),
+            Self::DblockLimit8 => Box::new(dblock::open_shared(url, |options| options.limit(8)).await?),
             Self::CommitNotify => Box::new(commit_notify::open(url).await?),
             Self::FloorPostgres | Self::UpsertPostgres | Self::BarePostgres => {
                 Box::new(floor::postgres(url, self.write(), plan).await?)
@@ -345,6 +364,7 @@ impl Kind {
                 Box::new(floor::sqlite(url, self.write(), plan).await?)
             }
             Self::Advisory => Box::new(advisory::open(url, plan).await?),
+            Self::AdvisoryShared => Box::new(advisory::Shared(advisory::open(url, plan).await?)),
             Self::Dlpg => Box::new(distributed_postgres::open(url, plan, true).await?),
             Self::DlpgTry => Box::new(distributed_postgres::open(url, plan, false).await?),
             Self::Dlmy => Box::new(distributed_mysql::open(url, plan).await?),

@@ -1,4 +1,4 @@
-//! 64 tasks of one process want one key.
+//! 64 tasks of one process want one key: alone, shared, or eight at once.
 
 use std::time::Duration;
 
@@ -15,6 +15,10 @@ pub(super) const SUBJECTS: &[Kind] = &[
     Kind::Rslock,
     Kind::AsyncRedisLock,
 ];
+
+pub(super) const SHARED: &[Kind] = &[Kind::DblockShared, Kind::AdvisoryShared];
+
+pub(super) const LIMITED: &[Kind] = &[Kind::DblockLimit8];
 
 const TASKS: usize = 64;
 

@@ -10,6 +10,8 @@ use super::{Client, Step, Subject, Use, pool};
 
 pub(super) const SETTINGS: &str = "a connection for each task, taken from an sqlx pool once and kept; `acquire` and `release_now`; the statement prepared";
 
+pub(super) const SHARED_SETTINGS: &str = "`pg_advisory_lock_shared` and `pg_advisory_unlock_shared`; a connection for each task, taken from an sqlx pool once and kept; the statements prepared";
+
 pub(super) struct Advisory {
     pool: PgPool,
 }
@@ -53,6 +55,50 @@ impl Guarded for Task {
 
     async fn release(&mut self, guard: Self::Guard) -> anyhow::Result<()> {
         self.connection = Some(guard.release_now().await?);
+        Ok(())
+    }
+}
+
+/// The same locks, shared.
+pub(super) struct Shared(pub(super) Advisory);
+
+struct SharedTask {
+    pool: PgPool,
+    key: String,
+    connection: Option<PoolConnection<Postgres>>,
+}
+
+impl Subject for Shared {
+    fn client(&self, key: &str) -> Box<dyn Client> {
+        client(SharedTask {
+            pool: self.0.pool.clone(),
+            key: key.to_owned(),
+            connection: None,
+        })
+    }
+
+    fn close(&self) -> Step<'_> {
+        self.0.close()
+    }
+}
+
+impl Guarded for SharedTask {
+    type Guard = PoolConnection<Postgres>;
+
+    async fn acquire(&mut self) -> anyhow::Result<Self::Guard> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.pool.acquire().await?,
+        };
+        let lock = sqlx::query("SELECT pg_advisory_lock_shared(hashtext($1))").bind(&self.key);
+        lock.execute(&mut *connection).await?;
+        Ok(connection)
+    }
+
+    async fn release(&mut self, mut connection: Self::Guard) -> anyhow::Result<()> {
+        let unlock = sqlx::query("SELECT pg_advisory_unlock_shared(hashtext($1))").bind(&self.key);
+        unlock.execute(&mut *connection).await?;
+        self.connection = Some(connection);
         Ok(())
     }
 }

@@ -20,6 +20,10 @@ pub(super) const RECORDED_SETTINGS: &str = "defaults, with a recorder of metrics
 pub(super) const DEAF_SETTINGS: &str =
     "defaults, in a process that cannot listen, as behind PgBouncer; it polls";
 
+pub(super) const SHARED_SETTINGS: &str = "defaults; `shared`, `acquire` and `release`";
+
+pub(super) const LIMIT_SETTINGS: &str = "defaults; `limit(8)`, `acquire` and `release`";
+
 pub(super) const TWO_SETTINGS: &str = "defaults; two keys together, with `acquire` and `release`";
 
 /// The lock table of the scenarios that have no own one.
@@ -43,6 +47,16 @@ pub(super) async fn open(url: &str, table: &str) -> anyhow::Result<Dblock> {
         locks: table_of(url, table).await?,
         options: LockOptions::new().ttl(TTL).wait(TIMEOUT),
     })
+}
+
+/// Locks that `share` makes shared.
+pub(super) async fn open_shared(
+    url: &str,
+    share: impl FnOnce(LockOptions) -> LockOptions,
+) -> anyhow::Result<Dblock> {
+    let Dblock { locks, options } = open(url, TABLE).await?;
+    let options = share(options);
+    Ok(Dblock { locks, options })
 }
 
 /// A manager that is never woken up while others are.
