@@ -123,6 +123,13 @@ pub trait Store: Debug + Send + Sync + 'static {
     /// `next_since = now - waited` (never later than it was for the same lease),
     /// `next_until = now + wanted_for`.
     ///
+    /// A store that [shares](Capabilities::shares) keeps a list of [`SharedHold`]s and a limit for the successor
+    /// beside these columns. It carries out an `Acquire` with a `limit`, an `Extend` with a `share`, and the
+    /// `Release` of a lease in that list by [`rules::carry_out`] on the locked row. While such holds live, the row
+    /// names a lease of their own. So no other rule, and no other request, need know of them. The list counts only
+    /// under the lease with which it was written, and the successor's limit only for the lease that it was written for:
+    /// a version without shared holds changes both without looking.
+    ///
     /// A busy acquire need not write `wanted_until` while at least half of `wanted_for` is still ahead, nor
     /// the successor if that is the request's lease and owner already. `Queued` is only ever answered from a
     /// row that the request has locked. If there is nothing to write, a store may instead answer `Busy` from

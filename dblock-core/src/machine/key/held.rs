@@ -33,6 +33,9 @@
 //!
 //! When the store answers `Lost`, the lease is forgotten from any state.
 //!
+//! Several owners may share a lease (`share`). It is `Held` while one of them has it, and its count is how many they
+//! are.
+//!
 //! A lease is *kept* when a transaction of the owner's keeps the row locked, and frees it with its commit
 //! ([`Held::keep_in_transaction`], [`Held::taken`]). A kept lease has no end of its own and is not renewed.
 //! In `Releasing` the release is repeated until the transaction is over. It is then answered `Released` or
@@ -283,6 +286,7 @@ impl<C> Held<C> {
         shares || Arc::ptr_eq(&self.current, ownership)
     }
 
+    /// This owner has it, and has not ended.
     fn is_held_by(&self, ownership: &Arc<Ownership>) -> Result<(), LostReason> {
         if self.is_of(ownership) && self.is_held() && ownership.ended().is_none() {
             Ok(())
