@@ -94,7 +94,12 @@ impl Worker {
             let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(task));
             running.spawn(async move { stop.run_until_cancelled(worker.go_on(rng)).await });
         }
-        for (number, special) in [(997, Special::Long), (998, Special::Job)] {
+        let mut specials = vec![(997, Special::Long), (998, Special::Job)];
+        if self.locks.capabilities().shares {
+            specials.extend((0..SHARING).map(|number| (800 + number, Special::Sharing)));
+            specials.extend((0..SHARING).map(|number| (850 + number, Special::Limited)));
+        }
+        for (number, special) in specials {
             let (worker, stop) = (Arc::clone(self), stop.clone());
             let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(number));
             running.spawn(async move { stop.run_until_cancelled(worker.go_on_with(special, rng)).await });
@@ -143,6 +148,8 @@ impl Worker {
                 Special::Blocking => (rng.u64(1_000..8_000), mix::blocking(&mut rng, self.keys)),
                 Special::Long => (rng.u64(..500), mix::long(&mut rng)),
                 Special::Job => (rng.u64(200..1_000), mix::job(&mut rng)),
+                Special::Sharing => (rng.u64(..30), mix::sharing(&mut rng)),
+                Special::Limited => (rng.u64(..30), mix::limited(&mut rng)),
             };
             tokio::time::sleep(Duration::from_millis(pause)).await;
             let plan = plan.no_shorter_than(self.locks.capabilities().shortest_ttl);
@@ -151,10 +158,15 @@ impl Worker {
     }
 }
 
-/// The work for which each process has one task.
+/// How many tasks of each process share a key, and how many share one with a limit.
+const SHARING: u64 = 3;
+
+/// The work for which each process has tasks of their own.
 #[derive(Debug, Clone, Copy)]
 enum Special {
     Blocking,
     Long,
     Job,
+    Sharing,
+    Limited,
 }

@@ -51,6 +51,7 @@ pub(crate) struct Parameters {
     pub(crate) renew: bool,
     pub(crate) hold_min: Option<i64>,
     pub(crate) max_hold: Option<i64>,
+    pub(crate) limit: Option<u32>,
 }
 
 /// A section.
@@ -99,6 +100,11 @@ fn entry(call: &Call) -> Option<(i64, i64)> {
 impl Call {
     pub(crate) fn is_acquirer(&self) -> bool {
         self.acquirer == self.number
+    }
+
+    /// Whether both calls share the key, so that both may be inside.
+    pub(crate) fn shares_with(&self, other: &Self) -> bool {
+        self.parameters.limit.is_some() && other.parameters.limit.is_some()
     }
 
     /// Whether both calls are of one owner of the key.
@@ -215,6 +221,7 @@ impl Calls {
                 renew,
                 hold_min_ms,
                 max_hold_ms,
+                limit,
                 within,
                 again,
                 spawned_by,
@@ -225,6 +232,7 @@ impl Calls {
                     renew: *renew,
                     hold_min: hold_min_ms.map(ns),
                     max_hold: max_hold_ms.map(ns),
+                    limit: *limit,
                 };
                 // A second call is in the chain around the first.
                 let chain = self

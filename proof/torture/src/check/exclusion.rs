@@ -21,7 +21,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
         for (call, section) in sections {
             inside.retain(|(other, _)| other.section_end() > section.entered);
             for &(other, other_section) in &inside {
-                if other.shares_acquirer(call) {
+                if other.shares_acquirer(call) || other.shares_with(call) {
                     continue;
                 }
                 let pair = [(call, section), (other, other_section)];
@@ -38,9 +38,39 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
                     });
                 }
             }
+            if let Some(finding) = above_limit((call, section), &inside, calls, facts) {
+                verdict.findings.push(finding);
+            }
             inside.push((call, section));
         }
     }
+}
+
+/// A call with a limit enters beside too many others that have one: more than the largest of their limits, which is that
+/// of the processes' rules, because one that takes the place of another in its process is not counted anew.
+fn above_limit(
+    entering: (&Call, &Section),
+    inside: &[(&Call, &Section)],
+    calls: &Calls,
+    facts: &Facts,
+) -> Option<Finding> {
+    let limit_of = |call: &Call| call.parameters.limit.filter(|limit| *limit < u32::MAX);
+    let own = limit_of(entering.0)?;
+    let unexplained = |other: &&(&Call, &Section)| {
+        let others = limit_of(other.0).is_some() && !other.0.shares_acquirer(entering.0);
+        others && judge([entering, **other], calls, facts) == Cause::Unexplained
+    };
+    let others: Vec<_> = inside.iter().filter(unexplained).collect();
+    let limit = others
+        .iter()
+        .filter_map(|(other, _)| limit_of(other))
+        .fold(own, u32::max);
+    (others.len() >= limit as usize).then(|| Finding::AboveLimit {
+        key: entering.0.key.clone(),
+        who: Who::of(entering.0, entering.1),
+        limit,
+        others: others.len(),
+    })
 }
 
 /// Which of the two should have ended before the other began: the one that entered first. But an earlier grant,

@@ -51,6 +51,13 @@ pub(crate) enum Finding {
         second: Who,
         length: i64,
     },
+    /// More were inside than the largest of their limits.
+    AboveLimit {
+        key: String,
+        who: Who,
+        limit: u32,
+        others: usize,
+    },
     /// Two chains had the same owner.
     OwnerShared { first: Who, second: Who },
     /// Two owners had the same token.
@@ -170,7 +177,7 @@ impl Finding {
             | Self::TokenReused { first, second, .. }
             | Self::TokenFell { first, second, .. } => one(first) || one(second),
             Self::ReentryChanged { outer, inner, .. } => one(outer) || one(inner),
-            Self::HeldTooLong { who, .. } => one(who),
+            Self::HeldTooLong { who, .. } | Self::AboveLimit { who, .. } => one(who),
             Self::Hung {
                 process: hung,
                 call: number,
@@ -203,6 +210,7 @@ impl Finding {
             | Self::TokenFell { key, second, .. }
             | Self::HoldMinCut { key, second, .. } => Some((key, second.entered)),
             Self::HeldTooLong { key, who, .. } => Some((key, who.left)),
+            Self::AboveLimit { key, who, .. } => Some((key, who.entered)),
             Self::ReentryChanged { key, inner, .. } => Some((key, inner.entered)),
             Self::StaleWriteAccepted { key, at, .. }
             | Self::ReentryRefused { key, at, .. }

@@ -23,7 +23,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
                 });
             }
             let (first, first_section) = *tokens.entry(section.token).or_insert((call, section));
-            if !first.shares_acquirer(call) {
+            if !first.shares_acquirer(call) && !first.shares_with(call) {
                 findings.push(Finding::TokenReused {
                     key: key.to_owned(),
                     first: Who::of(first, first_section),

@@ -105,6 +105,15 @@ impl Finding {
                 let ms = early / MS;
                 write!(f, "{key} was to be kept for {ms} ms more: {first} and {second}")
             }
+            Self::AboveLimit {
+                key,
+                who,
+                limit,
+                others,
+            } => write!(
+                f,
+                "{who} entered {key} beside {others} others, with a limit of {limit}"
+            ),
             Self::HeldTooLong { key, who, late } => {
                 let ms = late / MS;
                 write!(f, "{key} was held for {ms} ms longer than its max_hold: {who}")

@@ -30,6 +30,9 @@ pub(crate) enum Event {
         renew: bool,
         hold_min_ms: Option<u32>,
         max_hold_ms: Option<u32>,
+        /// It shares the key, while fewer than this are inside.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<u32>,
         /// The call of the same chain inside whose section this one is made. The worker itself passes it to
         /// nested calls and to tasks that inherit.
         within: Option<u64>,

@@ -23,6 +23,52 @@ fn two_inside_is_found() {
     assert_eq!(overlap(sketch), Cause::Unexplained);
 }
 
+/// Calls of A from 0 to 100 and of B from 50 to 150, each with its limit.
+fn beside(limits: &[Option<u32>]) -> Vec<Finding> {
+    let mut sketch = Sketch::default();
+    for (number, limit) in (1..).zip(limits) {
+        let (process, from) = if number % 2 == 1 { (A, 0) } else { (B, 50) };
+        let limit = *limit;
+        sketch.ask_as(
+            process,
+            number,
+            from,
+            Ask {
+                limit,
+                ..Ask::default()
+            },
+        );
+        sketch.enter(process, number, from, (&format!("owner {number}"), 10));
+        sketch.end(process, number, from + 100, End::Done);
+    }
+    sketch.findings()
+}
+
+#[test]
+fn those_who_share_may_be_inside_together() {
+    let (shares, three) = (Some(u32::MAX), Some(3));
+    assert_eq!(beside(&[shares; 4]), []);
+    assert_eq!(beside(&[three; 3]), []);
+    assert_eq!(beside(&[three, Some(1), Some(2)]), [], "the largest counts");
+    let found = beside(&[shares, None]);
+    assert!(
+        found.iter().any(|found| matches!(found, Finding::Overlap { .. })),
+        "{found:?}"
+    );
+    let found = beside(&[three; 4]);
+    assert!(
+        matches!(
+            found[..],
+            [Finding::AboveLimit {
+                limit: 3,
+                others: 3,
+                ..
+            }]
+        ),
+        "{found:?}"
+    );
+}
+
 #[test]
 fn two_inside_is_found_for_a_section_that_was_cut() {
     let mut sketch = Sketch::default().section(B, 1, 20, 99, 200);

@@ -55,6 +55,7 @@ impl<'a> Asked<'a> {
             renew: plan.renew,
             hold_min_ms: plan.hold_min.map(millis),
             max_hold_ms: plan.max_hold.map(millis),
+            limit: plan.limit,
             again: matches!(origin, Origin::Again(_)),
             within: match origin {
                 Origin::Within(call) | Origin::Again(call) => Some(call),

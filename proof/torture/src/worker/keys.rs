@@ -14,12 +14,18 @@ pub(super) const LONG: &str = "long";
 /// The key of a job that one process does; the others find it busy.
 pub(super) const JOB: &str = "job";
 
+/// The key of callers that share it without a limit, and of some that want it alone.
+pub(super) const SHARED: &str = "shared";
+
+/// The key that few callers share at once.
+pub(super) const LIMITED: &str = "limited";
+
 /// All keys, with those of the accounts.
 pub(crate) fn key_names() -> Vec<String> {
     let keys = (0..KEYS).map(key_name);
     let accounts = (0..ACCOUNTS).map(account_key);
     keys.chain(accounts)
-        .chain([LONG, JOB].map(str::to_owned))
+        .chain([LONG, JOB, SHARED, LIMITED].map(str::to_owned))
         .collect()
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dblock::{LockOptions, OnLost};
 use fastrand::Rng;
 
-use super::keys::{JOB, LONG, account_key, any_key, key_name};
+use super::keys::{JOB, LIMITED, LONG, SHARED, account_key, any_key, key_name};
 use crate::bank::{ACCOUNTS, Transfer};
 use crate::history::Form;
 
@@ -27,6 +27,8 @@ pub(crate) struct Plan {
     pub(super) renew: bool,
     pub(super) hold_min: Option<Duration>,
     pub(super) max_hold: Option<Duration>,
+    /// It shares the key, while fewer than this are inside.
+    pub(super) limit: Option<u32>,
     pub(super) section: Section,
     pub(super) course: Course,
     /// The section counts in the database.
@@ -85,6 +87,7 @@ impl Plan {
             renew: true,
             hold_min: None,
             max_hold: None,
+            limit: None,
             section: Section {
                 length: Duration::ZERO,
                 work: Work::Unfenced,
@@ -147,6 +150,9 @@ impl Plan {
         }
         if let Some(length) = self.max_hold {
             options = options.max_hold(length);
+        }
+        if let Some(limit) = self.limit {
+            options = options.limit(limit);
         }
         options.on_lost(if self.form == Form::Signal {
             OnLost::Signal
@@ -283,6 +289,35 @@ pub(super) fn job(rng: &mut Rng) -> Plan {
     plan
 }
 
+/// A call that shares its key, or wants it alone.
+pub(super) fn sharing(rng: &mut Rng) -> Plan {
+    let limit = (rng.u8(..8) != 0).then_some(u32::MAX);
+    shares(rng, SHARED, limit)
+}
+
+/// A call with a limit, or one that wants its key alone. The limit sometimes changes.
+pub(super) fn limited(rng: &mut Rng) -> Plan {
+    let limit = match rng.u8(..20) {
+        0 => None,
+        1 => Some(1),
+        2..=4 => Some(2),
+        _ => Some(3),
+    };
+    shares(rng, LIMITED, limit)
+}
+
+fn shares(rng: &mut Rng, key: &str, limit: Option<u32>) -> Plan {
+    let mut plan = one(rng, key.to_owned()).with_options();
+    plan.section.work = Work::Unfenced;
+    plan.limit = limit;
+    match rng.u8(..10) {
+        0 => plan = plan.at_most(millis(rng, 100..2_000), rng.bool()),
+        1..=3 => plan.wait = millis(rng, 6_000..12_000),
+        _ => {}
+    }
+    plan
+}
+
 /// A task of its own that shares the lock.
 fn inherited(child: Plan, parent: &Plan) -> Plan {
     Plan {
@@ -337,6 +372,7 @@ fn one(rng: &mut Rng, key: String) -> Plan {
         renew: rng.u8(..10) != 0,
         hold_min: None,
         max_hold: None,
+        limit: None,
         section: Section {
             length,
             work: if rng.bool() { Work::Fenced } else { Work::Unfenced },
