@@ -45,6 +45,7 @@
 //! `examples/custom_store` is a small store that passes, with a text on how to write one. Its test also has a
 //! manager over it, to copy. Run the suite under load too: its bounds for times are wide.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![allow(clippy::missing_panics_doc, reason = "a check fails by panicking")]
 
 mod acquire;

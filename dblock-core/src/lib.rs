@@ -3,6 +3,8 @@
 //! An application uses it through `dblock`, which names all of it. The modules that the documentation does not show are
 //! for the other crates of dblock alone, and change without notice.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "serde")]
 #[doc(hidden)]
 pub mod config;

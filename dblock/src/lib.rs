@@ -68,6 +68,8 @@
 //!
 //! The crate `dblock-conformance` has the suite for stores of your own.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod body;
 mod builder;
 mod chain;

@@ -28,6 +28,8 @@
 //! serialization failures, timeouts) from Diesel's kind of the error, and from the text of the message where
 //! the kind says nothing. On a server whose `lc_messages` is not English such an error is reported as final.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 mod carry;
 #[cfg(any(feature = "postgres", feature = "mysql"))]

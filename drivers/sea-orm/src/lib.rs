@@ -19,6 +19,8 @@
 //! Turn on the feature of your database: `postgres`, `mysql` or `sqlite`. SeaORM prepares each statement once
 //! a connection.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 use std::fmt;
 use std::ops::Deref;
 

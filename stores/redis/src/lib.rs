@@ -1,5 +1,6 @@
 //! Locks of [`dblock`](https://docs.rs/dblock) in Redis or Valkey.
 #![doc = concat!("\n", include_str!("../README.md"))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod acknowledge;
 mod admin;

@@ -1,5 +1,6 @@
 //! Locks of [`dblock`](https://docs.rs/dblock) in Apache ZooKeeper.
 #![doc = concat!("\n", include_str!("../README.md"))]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod admin;
 mod apply;
