@@ -22,7 +22,7 @@ const UPDATE: &str = "DBLOCK_UPDATE_API";
 
 /// Fails when the API of a crate is not the one that is written down.
 pub(crate) async fn check(way: Way) -> anyhow::Result<()> {
-    let crates = package::crates();
+    let crates = package::libraries();
     document(way, &crates).await?;
     let documents = target_folder().await?.join("doc");
     let folder = top().join(LISTINGS);

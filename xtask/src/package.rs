@@ -8,7 +8,7 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use tokio::process::Command;
@@ -17,7 +17,8 @@ use crate::command::{Way, cargo, top};
 use crate::etcd;
 use crate::steps::{FEATURES, target_folder};
 
-const CRATES: [&str; 13] = [
+/// What is published and has an API.
+const LIBRARIES: [&str; 13] = [
     "dblock-core",
     "dblock-macros",
     "dblock",
@@ -33,6 +34,9 @@ const CRATES: [&str; 13] = [
     "dblock-web",
 ];
 
+/// What is published beside them: the command.
+const COMMAND: &str = "dblock-cli";
+
 /// All our crates have one version.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -46,25 +50,48 @@ pub(crate) async fn verify(way: Way) -> anyhow::Result<()> {
         way.run(locked.arg(format!("{workspace}/Cargo.toml"))).await?;
     }
     let target = target_folder().await?;
-    let folder = target.join("packages");
-    let crates = crates();
+    let workspace = packed(way, &target.join("packages")).await?;
+    fs::copy(top().join("Cargo.lock"), workspace.join("Cargo.lock"))?;
+    check(way, &workspace, &target).await
+}
+
+/// The crates compile with the oldest versions that their manifests allow of what they depend on.
+pub(crate) async fn minimal(way: Way) -> anyhow::Result<()> {
+    let folder = target_folder().await?.join("minimal");
+    let workspace = packed(way, &folder).await?;
+    let mut update = cargo(["update", "-Z", "direct-minimal-versions", "--manifest-path"]);
+    update.arg(workspace.join("Cargo.toml"));
+    // A stable cargo has the option, too, when it is told that it may.
+    way.run(update.env("RUSTC_BOOTSTRAP", "1")).await?;
+    check(way, &workspace, &folder.join("target")).await
+}
+
+/// The libraries that can be built here.
+pub(crate) fn libraries() -> Vec<&'static str> {
+    let left_out = etcd::left_out();
+    let libraries = LIBRARIES.into_iter();
+    libraries.filter(|name| !left_out.contains(name)).collect()
+}
+
+/// Packs all crates into `folder`, and makes a workspace of their packages.
+async fn packed(way: Way, folder: &Path) -> anyhow::Result<PathBuf> {
+    let crates = [&LIBRARIES[..], &[COMMAND]].concat();
     let mut pack = cargo(["package", "--no-verify", "--allow-dirty", "--target-dir"]);
-    pack.arg(&folder);
+    pack.arg(folder);
     way.run(pack.args(crates.iter().flat_map(|name| ["-p", name])))
         .await?;
     let workspace = folder.join("workspace");
     unpack(way, &folder.join("package"), &workspace, &crates).await?;
-    let mut check = cargo(["check", "--workspace", "--features", FEATURES, "--manifest-path"]);
-    check.arg(workspace.join("Cargo.toml"));
-    check.arg("--target-dir").arg(&target);
-    way.run(&mut check).await
+    Ok(workspace)
 }
 
-/// Those that can be built here.
-pub(crate) fn crates() -> Vec<&'static str> {
-    let left_out = etcd::left_out();
-    let crates = CRATES.into_iter();
-    crates.filter(|name| !left_out.contains(name)).collect()
+async fn check(way: Way, workspace: &Path, target: &Path) -> anyhow::Result<()> {
+    let mut check = cargo(["check", "--workspace", "--features", FEATURES, "--manifest-path"]);
+    check.arg(workspace.join("Cargo.toml"));
+    check.arg("--target-dir").arg(target);
+    let left_out = etcd::left_out().iter();
+    way.run(check.args(left_out.flat_map(|name| ["--exclude", name])))
+        .await
 }
 
 /// Makes a workspace of the packages in `packed`.
@@ -88,7 +115,6 @@ async fn unpack(way: Way, packed: &Path, workspace: &Path, crates: &[&str]) -> a
     }
     let ours = fs::read_to_string(top().join("Cargo.toml"))?;
     fs::write(workspace.join("Cargo.toml"), manifest(&ours, crates)?)?;
-    fs::copy(top().join("Cargo.lock"), workspace.join("Cargo.lock"))?;
     Ok(())
 }
 

@@ -55,6 +55,8 @@ pub(crate) enum Step {
     Doc,
     /// On demand: the crates compile from the files that would be published.
     Package,
+    /// On demand: so they do with the oldest dependencies that they allow.
+    Minimal,
 }
 
 /// What a step that passed has to say.
@@ -108,7 +110,7 @@ pub(crate) struct Chosen {
 
 impl Step {
     /// In an order in which most have use for what those before them have built; those on demand stand last.
-    pub(crate) const ALL: [Self; 16] = [
+    pub(crate) const ALL: [Self; 17] = [
         Self::Install,
         Self::Fmt,
         Self::Test,
@@ -125,11 +127,15 @@ impl Step {
         Self::Loom,
         Self::Doc,
         Self::Package,
+        Self::Minimal,
     ];
 
     /// Whether it runs only when it is chosen.
     pub(crate) fn on_demand(self) -> bool {
-        matches!(self, Self::Clippy | Self::Loom | Self::Doc | Self::Package)
+        matches!(
+            self,
+            Self::Clippy | Self::Loom | Self::Doc | Self::Package | Self::Minimal
+        )
     }
 
     /// Whether it waits more than it computes.
@@ -189,7 +195,7 @@ impl Step {
             }
             Self::Doc => {
                 let mut command = cargo(["doc", "--no-deps", "--features", FEATURES]);
-                let crates = package::crates();
+                let crates = package::libraries();
                 command.args(crates.iter().flat_map(|name| ["-p", name]));
                 way.run(command.env("RUSTDOCFLAGS", "-D warnings")).await?;
             }
@@ -207,6 +213,7 @@ impl Step {
                 way.run(command.env("RUSTFLAGS", "--cfg dblock_loom")).await?;
             }
             Self::Package => package::verify(way).await?,
+            Self::Minimal => package::minimal(way).await?,
         }
         Ok(Passed::default())
     }
