@@ -4,6 +4,8 @@
 //! for the other crates of dblock alone, and change without notice.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+// It is on for everybody who reads this.
+#![cfg_attr(docsrs, doc(auto_cfg(hide(feature = "contract"))))]
 
 #[cfg(feature = "serde")]
 #[doc(hidden)]
