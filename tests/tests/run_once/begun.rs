@@ -94,15 +94,19 @@ async fn a_run_costs_a_read_and_the_two_commits_of_its_lock(backend: Backend) {
         .build_lazy()
         .unwrap();
     let effects = Effects::default();
-    for (expected, calls) in [
-        // Reading the record; the lock with "processing"; the outcome with the release.
-        (Once::Ran(1), 3),
-        (Once::Replayed(1), 1),
-    ] {
-        let before = store.calls();
-        assert_eq!(pay(&locks, run(OnCrash::Stop), &effects).await.unwrap(), expected);
-        assert_eq!(store.calls() - before, calls, "{expected:?}");
+    // The fewest of several keys, because a busy server has to be asked twice.
+    let mut fewest = [i64::MAX; 2];
+    for key in ["a", "b", "c", "d", "e"] {
+        for (fewest, replays) in fewest.iter_mut().zip([false, true]) {
+            let before = store.calls();
+            let ran = locks.run_once(key, run(OnCrash::Stop), async |_| Ok::<_, PayError>(effects.add()));
+            let ran = ran.await.unwrap();
+            assert_eq!(matches!(ran, Once::Replayed(_)), replays, "{ran:?}");
+            *fewest = (store.calls() - before).min(*fewest);
+        }
     }
+    // Reading the record; the lock with "processing"; the outcome with the release. Then reading it again.
+    assert_eq!(fewest, [3, 1]);
 }
 
 async fn after_many_new_keys_a_run_is_not_read_first(backend: Backend) {
