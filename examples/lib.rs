@@ -3,5 +3,6 @@
 pub mod custom_store;
 pub mod jobs;
 pub mod optimistic;
+pub mod stop;
 pub mod tickets;
 pub mod web;

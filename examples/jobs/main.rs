@@ -1,5 +1,5 @@
 //! `cargo run --example jobs`: a job that runs every five seconds, on one of the processes that run this.
-//! Start it twice, and stop the one that works with Ctrl-C, or kill it: the other goes on.
+//! Start it twice, and stop the one that works with Ctrl-C or SIGTERM, or kill it: the other goes on.
 //!
 //! The schedule is in `jobs/mod.rs`.
 
@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use dblock::LockManager;
 use dblock_examples::jobs::Schedule;
+use dblock_examples::stop;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -23,12 +24,12 @@ async fn main() -> anyhow::Result<()> {
         tokio::time::sleep(Duration::from_secs(2)).await;
         Ok(())
     });
-    let stop = async {
-        let listened = tokio::signal::ctrl_c().await;
+    let end = async {
+        let listened = stop::signal().await;
         // A report that is being written may be finished.
         locks.shutdown(Duration::from_secs(10)).await;
         listened
     };
-    let ((), listened) = tokio::join!(work, stop);
+    let ((), listened) = tokio::join!(work, end);
     Ok(listened?)
 }

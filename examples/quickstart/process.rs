@@ -42,16 +42,6 @@ pub(crate) fn end_with_the_parent() {
 
 /// Completes when somebody asks this program to end.
 pub(crate) async fn stop_signal() -> anyhow::Result<()> {
-    let interrupt = tokio::signal::ctrl_c();
-    #[cfg(unix)]
-    {
-        use tokio::signal::unix::{SignalKind, signal};
-        let mut terminate = signal(SignalKind::terminate()).context("cannot listen for signals")?;
-        tokio::select! {
-            stop = interrupt => stop.context("cannot listen for Ctrl-C"),
-            _ = terminate.recv() => Ok(()),
-        }
-    }
-    #[cfg(not(unix))]
-    interrupt.await.context("cannot listen for Ctrl-C")
+    let stop = dblock_examples::stop::signal().await;
+    stop.context("cannot listen for signals")
 }

@@ -11,6 +11,7 @@
 use std::time::Duration;
 
 use dblock::LockManager;
+use dblock_examples::stop;
 use dblock_examples::tickets::{Service, create_queue, router};
 use sqlx::SqlitePool;
 use tokio::net::TcpListener;
@@ -27,7 +28,10 @@ async fn main() -> anyhow::Result<()> {
         .auto_migrate(true)
         .build()
         .await?;
-    let service = Service { locks, pool };
+    let service = Service {
+        locks: locks.clone(),
+        pool,
+    };
     if std::env::args().nth(1).as_deref() == Some("worker") {
         return work(service).await;
     }
@@ -36,11 +40,15 @@ async fn main() -> anyhow::Result<()> {
         .kill_on_drop(true)
         .spawn()?;
     let listener = TcpListener::bind("127.0.0.1:3000").await?;
-    println!("listening on http://{}; Ctrl-C stops", listener.local_addr()?);
+    println!(
+        "listening on http://{}; Ctrl-C or SIGTERM stops",
+        listener.local_addr()?
+    );
     tokio::select! {
         served = axum::serve(listener, router(service)).into_future() => served?,
-        stop = tokio::signal::ctrl_c() => stop?,
+        stop = stop::signal() => stop?,
     }
+    locks.shutdown(Duration::from_secs(5)).await;
     Ok(())
 }
 

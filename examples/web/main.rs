@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use dblock_examples::stop;
 use dblock_examples::web::database::Database;
 use dblock_examples::web::shop::Shop;
 use tokio::net::TcpListener;
@@ -48,10 +49,13 @@ async fn main() -> anyhow::Result<()> {
     let listener = TcpListener::bind(&address)
         .await
         .with_context(|| format!("cannot listen on {address}"))?;
-    println!("listening on http://{}; Ctrl-C stops", listener.local_addr()?);
+    println!(
+        "listening on http://{}; Ctrl-C or SIGTERM stops",
+        listener.local_addr()?
+    );
     let quit = async {
-        if let Err(error) = tokio::signal::ctrl_c().await {
-            tracing::error!(%error, "cannot listen for Ctrl-C; stopping");
+        if let Err(error) = stop::signal().await {
+            tracing::error!(%error, "cannot listen for signals; stopping");
         }
         println!("stopping: requests that hold a lock may finish");
     };

@@ -125,6 +125,24 @@ async fn authenticate(mut request: Request, next: Next) -> Response {
     }
 }
 
+/// Completes at Ctrl-C or SIGTERM, or at once where this process cannot listen for signals.
+async fn asked_to_end() {
+    let interrupt = tokio::signal::ctrl_c();
+    #[cfg(unix)]
+    {
+        use tokio::signal::unix::{SignalKind, signal};
+        let Ok(mut terminate) = signal(SignalKind::terminate()) else {
+            return;
+        };
+        tokio::select! {
+            _ = interrupt => {}
+            _ = terminate.recv() => {}
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = interrupt.await;
+}
+
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let address = std::env::args().nth(1).unwrap_or_else(|| "127.0.0.1:3000".into());
@@ -149,14 +167,12 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let listener = TcpListener::bind(&address).await?;
     println!(
-        "payments are in {}; listening on http://{}; Ctrl-C stops",
+        "payments are in {}; listening on http://{}; Ctrl-C or SIGTERM stops",
         file.display(),
         listener.local_addr()?
     );
-    let quit = async {
-        let _ = tokio::signal::ctrl_c().await;
-    };
-    axum::serve(listener, router).with_graceful_shutdown(quit).await?;
+    let server = axum::serve(listener, router).with_graceful_shutdown(asked_to_end());
+    server.await?;
     // Also waits for requests whose clients have gone away.
     locks.shutdown(GRACE).await;
     Ok(())
