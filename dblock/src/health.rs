@@ -16,7 +16,8 @@ pub struct Health {
     /// nothing, so this grows while nothing is locked.
     pub last_success: Option<Duration>,
     /// How long the store has been failing lock requests without one success; `None` when the last one
-    /// succeeded.
+    /// succeeded. An idle manager asks nothing, so a failing state stays until the next request, also when
+    /// the store is well again. A probe that keeps traffic away while it is set must ask by a lock of its own.
     pub failing_for: Option<Duration>,
     /// The store's last error, while it is failing.
     pub last_error: Option<String>,

@@ -40,7 +40,8 @@ impl Rights {
     fn remedy(self) -> &'static str {
         match self {
             Self::Locks => {
-                "grant SELECT, INSERT, UPDATE and DELETE on the lock table, and SELECT on its version table (with several                  nodes of Galera INSERT and UPDATE, too)"
+                "grant SELECT, INSERT, UPDATE and DELETE on the lock table, and SELECT on its version table (with several \
+                 nodes of Galera INSERT and UPDATE, too)"
             }
             Self::Records => {
                 "grant SELECT, INSERT, UPDATE and DELETE on the lock table and on the table of records"
