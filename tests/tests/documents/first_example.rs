@@ -1,4 +1,5 @@
-//! README.md's first example: it compiles, it runs on PostgreSQL, and it is what the README shows.
+//! The two locks of docs/using.md: they compile, and run on PostgreSQL. `cargo xtask book` compares the page
+//! with this file.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -60,7 +61,7 @@ async fn vouchers_are_redeemed_and_invoices_written(backend: Backend) {
     let Place::Postgres(pool, _) = backend.place() else {
         unreachable!("this store alone")
     };
-    // The README's table has a plain name, and this is a session's own.
+    // The page's table has a plain name, and this is a session's own.
     let db = sqlx::postgres::PgPoolOptions::new()
         .max_connections(1)
         .connect_with((*pool.connect_options()).clone())
@@ -81,14 +82,4 @@ async fn vouchers_are_redeemed_and_invoices_written(backend: Backend) {
     for key in ["order:42", "invoice:42"] {
         assert!(!orders.locks.admin().is_locked(key).await.unwrap());
     }
-}
-
-#[test]
-fn the_readme_shows_it() {
-    let readme = include_str!("../../../README.md");
-    let this = include_str!("first_example.rs");
-    let from = this.find("struct Orders {").unwrap();
-    let to = this.find("async fn vouchers_are_redeemed").unwrap();
-    let example = this[from..to].trim();
-    assert!(readme.contains(example), "README.md does not show:\n{example}");
 }

@@ -2,5 +2,5 @@
 
 mod docs;
 mod first_example;
-mod readme;
 mod runbooks;
+mod unit_tests;

@@ -18,7 +18,7 @@ on_every_store!(databases:
 on_every_store!(servers: the_transaction_that_keeps_a_row_is_found_and_ended);
 
 const OPERATIONS: &str = include_str!("../../../docs/operations.md");
-const README: &str = include_str!("../../../README.md");
+const SETUP: &str = include_str!("../../../docs/setup.md");
 
 /// The statements of `text` for a database. The first line of a block names its databases.
 fn statements(text: &str, backend: &Backend) -> Vec<String> {
@@ -70,7 +70,7 @@ async fn rows(backend: &Backend, query: &str, text: &str, number: &str) -> Vec<(
 
 async fn every_statement_runs(backend: Backend) {
     let here = statements(OPERATIONS, &backend);
-    let grants = statements(README, &backend);
+    let grants = statements(SETUP, &backend);
     assert!(here.len() >= 3, "{here:?}");
     for statement in here.iter().chain(&grants) {
         // Nobody is called `app` here.

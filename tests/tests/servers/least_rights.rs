@@ -34,7 +34,7 @@ struct Role {
 }
 
 impl Role {
-    /// Grants what README.md and SECURITY.md say, and no more.
+    /// Grants what docs/setup.md and SECURITY.md say, and no more.
     async fn create(backend: &Backend) -> Self {
         let name = format!("least_{:08x}", fastrand::u32(..));
         let create = match backend.place() {

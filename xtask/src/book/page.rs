@@ -105,10 +105,10 @@ impl Page {
                 Event::End(TagEnd::Link | TagEnd::Image) => drop(open.pop()),
                 Event::Html(html) | Event::InlineHtml(html) => {
                     file = named_file(&html);
-                    self.links.extend(source(&html).map(|target| Link {
+                    self.links.extend(sources(&html).map(|target| Link {
                         target,
                         label: range.clone(),
-                        range,
+                        range: range.clone(),
                     }));
                 }
                 Event::Start(Tag::Paragraph) => file = None,
@@ -184,10 +184,10 @@ fn named_file(html: &str) -> Option<String> {
     (name.contains('/') && !name.contains(' ')).then(|| name.to_owned())
 }
 
-/// `images/page.png` in `<img src="images/page.png">`.
-fn source(html: &str) -> Option<String> {
-    let (_, rest) = html.split_once("src=\"")?;
-    Some(rest.split_once('"')?.0.to_owned())
+/// `images/page.png` in `<img src="images/page.png">`, and in `<source srcset="images/page.png">`.
+fn sources(html: &str) -> impl Iterator<Item = String> {
+    let rests = [" src=\"", " srcset=\""].into_iter().flat_map(|name| html.split(name).skip(1));
+    rests.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned()))
 }
 
 fn anchor(heading: &str) -> String {

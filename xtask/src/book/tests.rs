@@ -114,7 +114,7 @@ fn links_lead_to_files_and_headings() {
     std::fs::write(top.path().join("code.rs"), "").unwrap();
     std::fs::write(top.path().join("other.md"), "").unwrap();
     let text = "# One\n\n## One\n\n[a](#one-1) [b](../README.md#top-of-it) [c](../code.rs) [d](https://x.y/z)\n\
-                [e](#two) [f](../gone.rs) [g](../other.md) [h](../code.rs#L3) <img src=\"../gone.png\">\n";
+                [e](#two) [f](../gone.rs) [g](../other.md) [h](../code.rs#L3) <img src=\"../gone.png\">\n\n<picture>\n<source srcset=\"../dark.png\">\n</picture>\n";
     let pages = pages(&[("docs/a.md", text), ("README.md", "# `Top` of it\n")]);
     let links = |what: &str| format!("docs/a.md:6: the link to {what}");
     assert_eq!(
@@ -125,6 +125,7 @@ fn links_lead_to_files_and_headings() {
             links("../other.md leaves the book: add the page to docs/book/SUMMARY.md"),
             links("../code.rs#L3 names a heading in a file without headings"),
             links("../gone.png leads to a file that is not there"),
+            "docs/a.md:9: the link to ../dark.png leads to a file that is not there".to_owned(),
         ]
     );
 }

@@ -15,8 +15,10 @@ on_every_store!(sqlite:
 );
 
 const OPERATIONS: &str = include_str!("../../../../docs/operations.md");
-const OTHERS: [&str; 3] = [
+const OTHERS: [&str; 5] = [
     include_str!("../../../../README.md"),
+    include_str!("../../../../docs/quickstart.md"),
+    include_str!("../../../../docs/setup.md"),
     include_str!("../../../../docs/cli.md"),
     include_str!("../../../../docs/run-once.md"),
 ];
