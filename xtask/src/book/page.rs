@@ -186,7 +186,9 @@ fn named_file(html: &str) -> Option<String> {
 
 /// `images/page.png` in `<img src="images/page.png">`, and in `<source srcset="images/page.png">`.
 fn sources(html: &str) -> impl Iterator<Item = String> {
-    let rests = [" src=\"", " srcset=\""].into_iter().flat_map(|name| html.split(name).skip(1));
+    let rests = [" src=\"", " srcset=\""]
+        .into_iter()
+        .flat_map(|name| html.split(name).skip(1));
     rests.filter_map(|rest| Some(rest.split_once('"')?.0.to_owned()))
 }
 
