@@ -99,7 +99,9 @@ async fn a_run_costs_a_read_and_the_two_commits_of_its_lock(backend: Backend) {
     for key in ["a", "b", "c", "d", "e"] {
         for (fewest, replays) in fewest.iter_mut().zip([false, true]) {
             let before = store.calls();
-            let ran = locks.run_once(key, run(OnCrash::Stop), async |_| Ok::<_, PayError>(effects.add()));
+            let ran = locks.run_once(key, run(OnCrash::Stop), async |_| {
+                Ok::<_, PayError>(effects.add())
+            });
             let ran = ran.await.unwrap();
             assert_eq!(matches!(ran, Once::Replayed(_)), replays, "{ran:?}");
             *fewest = (store.calls() - before).min(*fewest);
