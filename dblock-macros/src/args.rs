@@ -6,7 +6,7 @@ use syn::{Expr, Ident, Path, parse_quote};
 
 use crate::errors::Errors;
 use crate::pairs::{self, Arguments, Entry, Pair};
-use crate::values::{self, Keys, Length, OnLost, Wait};
+use crate::values::{self, Keys, Length, OnLost, Sharing, Wait};
 
 /// The arguments, in the order of the reference.
 const ARGUMENTS: Arguments = Arguments {
@@ -19,6 +19,8 @@ const ARGUMENTS: Arguments = Arguments {
         ("renew", "renew = false"),
         ("max_hold", "max_hold = \"10m\""),
         ("hold_min", "hold_min = \"1s\""),
+        ("shared", "shared"),
+        ("limit", "limit = 8"),
         ("on_lost", "on_lost = \"signal\""),
         ("tx", "tx = tx"),
         ("on_busy", "on_busy = Ok(())"),
@@ -43,7 +45,14 @@ const ARGUMENTS: Arguments = Arguments {
         ("pool", "manager"),
         ("client", "manager"),
         ("transaction", "tx"),
+        ("read", "shared"),
+        ("reader", "shared"),
+        ("permits", "limit"),
+        ("concurrency", "limit"),
+        ("max_concurrency", "limit"),
+        ("max_concurrent", "limit"),
     ],
+    refused: &[],
     of_bare_text: "key",
     such_as: "ttl = \"30s\"",
 };
@@ -58,6 +67,7 @@ pub(crate) struct Args {
     pub(crate) renew: Option<Expr>,
     pub(crate) max_hold: Option<Length>,
     pub(crate) hold_min: Option<Length>,
+    pub(crate) sharing: Option<Sharing>,
     pub(crate) on_lost: Option<OnLost>,
     /// The argument that is the transaction.
     pub(crate) tx: Option<Ident>,
@@ -82,6 +92,7 @@ impl Args {
             errors.take(result);
         }
         check_keys(&pairs, errors);
+        check_sharing(&pairs, errors);
         args.check_lengths(&pairs, errors);
         if !key_seen {
             errors.push(syn::Error::new(
@@ -105,6 +116,7 @@ impl Args {
             renew: None,
             max_hold: None,
             hold_min: None,
+            sharing: None,
             on_lost: None,
             tx: None,
             on_busy: None,
@@ -164,6 +176,8 @@ impl Args {
             "renew" => self.renew = Some(values::renew(value)?),
             "max_hold" => self.max_hold = Some(values::length("max_hold", value)?),
             "hold_min" => self.hold_min = Some(values::length("hold_min", value)?),
+            "shared" => self.sharing = Some(Sharing::Unlimited),
+            "limit" => self.sharing = Some(Sharing::Limit(values::limit(value)?)),
             "on_lost" => self.on_lost = Some(values::on_lost(value)?),
             "tx" => self.tx = Some(values::argument(value)?),
             "on_busy" => self.on_busy = Some(value.clone()),
@@ -203,6 +217,39 @@ fn check_keys(pairs: &[Pair], errors: &mut Errors) {
             "`hold_min` does not go with `keys`: a key that is given back because another one is busy would stay busy \
              for that long",
         ));
+    }
+}
+
+/// Refuses what does not go with `shared` or `limit`.
+fn check_sharing(pairs: &[Pair], errors: &mut Errors) {
+    let given = |name: &str| pairs.iter().position(|pair| pair.name == name);
+    let (shared, limit) = (given("shared"), given("limit"));
+    if let (Some(shared), Some(_)) = (shared, limit) {
+        errors.push(syn::Error::new(
+            pairs[shared].name.span(),
+            "a lock with a `limit` is shared already; leave out `shared`",
+        ));
+    }
+    let Some(at) = limit.or(shared) else { return };
+    let name = &pairs[at].name;
+    for (other, reason) in [
+        (
+            "keys",
+            "takes a single `key`; for several put one attribute for each above the function, in the same order everywhere",
+        ),
+        (
+            "hold_min",
+            "does not go with `hold_min`: others run beside the call all the same; remove one of the two",
+        ),
+        (
+            "tx",
+            "does not go with `tx`: a transaction that keeps the lock's row would stop the renewals of all who share it; \
+             remove one of the two",
+        ),
+    ] {
+        if given(other).is_some() {
+            errors.push(syn::Error::new(name.span(), format!("`{name}` {reason}")));
+        }
     }
 }
 
@@ -294,6 +341,50 @@ mod tests {
         assert!(refused(many).contains("65 keys"));
         let (_, messages) = read(quote!(keys = [1, 2]));
         assert_eq!(messages.len(), 2, "each at its key: {messages:?}");
+    }
+
+    #[test]
+    fn a_lock_is_shared_by_a_flag_or_a_limit() {
+        let (args, messages) = read(quote!(shared, key = "a"));
+        assert!(messages.is_empty(), "{messages:?}");
+        assert!(matches!(args.sharing, Some(Sharing::Unlimited)));
+        for limit in ["1", "(8)", "8u32", "4294967295", "self.limit", "LIMIT", "2 * 4"] {
+            let (args, messages) = read(format!("key = \"a\", limit = {limit}").parse().unwrap());
+            assert!(messages.is_empty(), "{limit}: {messages:?}");
+            assert!(matches!(args.sharing, Some(Sharing::Limit(_))));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_sense_for_a_shared_lock_is_refused() {
+        let refused = |arguments: &str, word: &str| {
+            let (_, messages) = read(format!("key = \"a\", {arguments}").parse().unwrap());
+            assert_eq!(messages.len(), 1, "{arguments}: {messages:?}");
+            assert!(messages[0].contains(word), "{arguments}: {messages:?}");
+        };
+        for value in ["true", "false", "", "8"] {
+            refused(&format!("shared = {value}"), "`shared` takes no value");
+        }
+        refused("shared, shared", "given twice; write it once");
+        refused("shared(8)", "`shared` takes no value");
+        refused("limit", "`limit` takes a value: write `limit = 8`");
+        refused("limit = 0", "nobody would get the lock");
+        refused("limit = -1", "nobody would get the lock");
+        refused("limit = 4294967296", "at most 4294967295");
+        refused("limit = \"8\"", "write `limit = 8`");
+        refused("limit = \"8s\"", "a whole number");
+        refused("limit = 1.5", "a whole number");
+        refused("permits = 8", "did you mean `limit`?");
+        for (shares, name) in [("shared", "`shared`"), ("limit = 8", "`limit`")] {
+            refused(&format!("{shares}, hold_min = \"1s\""), name);
+            refused(&format!("tx = tx, {shares}"), name);
+            let (_, messages) = read(format!("keys = [\"a\"], {shares}").parse().unwrap());
+            assert_eq!(messages.len(), 1, "{messages:?}");
+            assert!(messages[0].starts_with(name), "{messages:?}");
+        }
+        for both in ["shared, limit = 8", "limit = 8, shared"] {
+            refused(both, "shared already");
+        }
     }
 
     #[test]

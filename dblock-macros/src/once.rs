@@ -53,6 +53,35 @@ const ARGUMENTS: Arguments = Arguments {
         ("locks", "manager"),
         ("pool", "manager"),
     ],
+    refused: &[
+        (
+            "hold_min",
+            "a run takes no `hold_min`: while its outcome is remembered, it does not run again anyway; remove it",
+        ),
+        (
+            "keys",
+            "a run has a single `key`; put a `#[distributed_lock(keys = […])]` below this attribute",
+        ),
+        (
+            "tx",
+            "a run takes no `tx`: begin the transaction in the body, write `on_crash = \"complete_in\"`, and end with \
+             `dblock::current_run()` and `Run::complete_in(&mut tx, &value)`, which commits the outcome with the work",
+        ),
+        (
+            "on_lost",
+            "a run takes no `on_lost`: it always stops when its lease is lost; work that must be whole goes into one \
+             transaction: `on_crash = \"complete_in\"`",
+        ),
+        (
+            "shared",
+            "a run takes no `shared`: its body is alone with its key; remove it",
+        ),
+        (
+            "limit",
+            "a run takes no `limit`: its body is alone with its key; to limit how many runs with different keys go on \
+             at once, put `#[distributed_lock(key = …, limit = …)]` below this attribute",
+        ),
+    ],
     of_bare_text: "key",
     such_as: "remember = \"24h\"",
 };
@@ -122,7 +151,6 @@ impl RunArgs {
 
     fn set(&mut self, pair: &Pair) -> syn::Result<()> {
         let value = &pair.value;
-        let refused = |message: &str| Err(syn::Error::new(pair.name.span(), message));
         match pair.name.unraw().to_string().as_str() {
             "remember" => self.remember = Some(values::length("remember", value)?),
             "on_crash" => self.on_crash = Some(on_crash(value)?),
@@ -135,28 +163,6 @@ impl RunArgs {
             "backoff" => self.backoff = Some(values::length("backoff", value)?),
             "key" | "ttl" | "wait" | "manager" | "renew" | "max_hold" | "on_busy" | "on_error" | "crate" => {
                 self.lock.set(pair)?;
-            }
-            "hold_min" => {
-                return refused(
-                    "a run takes no `hold_min`: while its outcome is remembered, it does not run again anyway; remove it",
-                );
-            }
-            "keys" => {
-                return refused(
-                    "a run has a single `key`; put a `#[distributed_lock(keys = […])]` below this attribute",
-                );
-            }
-            "tx" => {
-                return refused(
-                    "a run takes no `tx`: begin the transaction in the body, write `on_crash = \"complete_in\"`, and end with \
-                     `dblock::current_run()` and `Run::complete_in(&mut tx, &value)`, which commits the outcome with the work",
-                );
-            }
-            "on_lost" => {
-                return refused(
-                    "a run takes no `on_lost`: it always stops when its lease is lost; work that must be whole goes into one \
-                     transaction: `on_crash = \"complete_in\"`",
-                );
             }
             _ => return Err(ARGUMENTS.unknown(&pair.name)),
         }
@@ -282,6 +288,17 @@ mod tests {
             let others: Vec<_> = others.map(|(_, example)| *example).collect();
             let found = messages(&format!("{}, {example}", others.join(", ")));
             assert!(found.is_empty(), "{example}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn a_run_is_alone() {
+        for argument in ["shared", "limit = 8"] {
+            let found = messages(&format!(
+                "key = \"a\", remember = \"1h\", on_crash = \"stop\", {argument}"
+            ));
+            assert_eq!(found.len(), 1, "{found:?}");
+            assert!(found[0].contains("its body is alone"), "{found:?}");
         }
     }
 

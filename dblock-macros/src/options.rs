@@ -7,7 +7,7 @@ use syn::ext::IdentExt;
 
 use crate::args::Args;
 use crate::function::Function;
-use crate::values::{Length, OnLost, Wait};
+use crate::values::{Length, OnLost, Sharing, Wait};
 
 /// `LockOptions::new()`, with a call for each argument that was given.
 pub(crate) fn options(lock: &Args, private: &TokenStream, function: &Function) -> TokenStream {
@@ -28,6 +28,11 @@ pub(crate) fn options(lock: &Args, private: &TokenStream, function: &Function) -
     }
     if let Some(renew) = &lock.renew {
         set("renew", renew.to_token_stream());
+    }
+    match &lock.sharing {
+        Some(Sharing::Unlimited) => set("shared", TokenStream::new()),
+        Some(Sharing::Limit(limit)) => set("limit", limit.to_token_stream()),
+        None => {}
     }
     match &lock.on_lost {
         Some(OnLost::Signal) => set("on_lost", quote!(#private::OnLost::Signal)),

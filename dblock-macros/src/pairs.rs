@@ -4,26 +4,30 @@
 use proc_macro2::TokenStream;
 use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
-use syn::{Expr, Ident, Lit, LitStr, Token};
+use syn::{Expr, Ident, Lit, LitStr, Token, parse_quote};
 
 use crate::errors::Errors;
 use crate::{suggest, values};
 
 /// The arguments that an attribute accepts, for its messages.
 pub(crate) struct Arguments {
-    /// The name of each argument and an example of it, in the order of the reference.
+    /// The name of each argument and an example of it, in the order of the reference. The example of a flag is
+    /// its name alone: it takes no value.
     pub(crate) examples: &'static [(&'static str, &'static str)],
     /// Names that other libraries use, each with ours.
     pub(crate) elsewhere: &'static [(&'static str, &'static str)],
+    /// Arguments that another attribute has, each with the reason why this one refuses it.
+    pub(crate) refused: &'static [(&'static str, &'static str)],
     /// The argument that a text without a name was probably meant for.
     pub(crate) of_bare_text: &'static str,
     /// An example for what is no argument at all.
     pub(crate) such_as: &'static str,
 }
 
-/// One `name = value`.
+/// One `name = value`, or a flag.
 pub(crate) struct Pair {
     pub(crate) name: Ident,
+    /// Of a flag its name.
     pub(crate) value: Expr,
 }
 
@@ -82,7 +86,18 @@ impl Arguments {
             let message = format!("expected an argument, such as `{}`", self.such_as);
             syn::Error::new(error.span(), message)
         })?;
-        if input.peek(Token![=]) && !input.peek(Token![==]) {
+        let has_value = input.peek(Token![=]) && !input.peek(Token![==]);
+        if self.is_flag(&name) {
+            if !has_value && (input.is_empty() || input.peek(Token![,])) {
+                let value = parse_quote!(#name);
+                return Ok(Pair { name, value });
+            }
+            return Err(syn::Error::new(
+                name.span(),
+                format!("`{name}` takes no value: write `{name}` alone, or leave it out"),
+            ));
+        }
+        if has_value {
             input.parse::<Token![=]>()?;
         } else {
             return Err(match self.example(&name) {
@@ -103,6 +118,10 @@ impl Arguments {
             name,
             value: ungrouped(input.parse()?),
         })
+    }
+
+    fn is_flag(&self, name: &Ident) -> bool {
+        self.example(name).is_some_and(|example| name == example)
     }
 
     fn example(&self, name: &Ident) -> Option<&'static str> {
@@ -131,6 +150,9 @@ impl Arguments {
     /// The error for an argument that does not exist.
     pub(crate) fn unknown(&self, name: &Ident) -> syn::Error {
         let text = name.unraw().to_string();
+        if let Some((_, reason)) = self.refused.iter().find(|(refused, _)| *refused == text) {
+            return syn::Error::new(name.span(), reason);
+        }
         let hint = if let Some(near) = self.meant(&text) {
             format!("did you mean `{near}`?")
         } else {
@@ -202,8 +224,10 @@ fn duplicate(first: &Pair, second: &Pair) -> syn::Error {
     let name = &second.name;
     let value = &first.value;
     let given = quote::quote!(#value).to_string();
-    syn::Error::new(
-        name.span(),
-        format!("`{name}` is given twice; the first is `{name} = {given}`"),
-    )
+    let message = if name == &given {
+        format!("`{name}` is given twice; write it once")
+    } else {
+        format!("`{name}` is given twice; the first is `{name} = {given}`")
+    };
+    syn::Error::new(name.span(), message)
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote};
-use syn::{Expr, ExprArray, ExprLit, Ident, Lit, LitStr, Path};
+use syn::{Expr, ExprArray, ExprLit, ExprUnary, Ident, Lit, LitStr, Path, UnOp};
 
 use crate::errors::Errors;
 use crate::limits::MAX_KEYS;
@@ -56,6 +56,13 @@ pub(crate) enum Wait {
 pub(crate) enum OnLost {
     Cancel,
     Signal,
+}
+
+/// The value of `shared`, or of `limit`.
+pub(crate) enum Sharing {
+    Unlimited,
+    /// An expression of type `u32`.
+    Limit(Expr),
 }
 
 /// The literal, if the expression is one.
@@ -226,6 +233,38 @@ pub(crate) fn renew(value: &Expr) -> syn::Result<Expr> {
         Some(other) => Err(syn::Error::new(other.span(), "`renew` is `true` or `false`")),
     }
 }
+
+pub(crate) fn limit(value: &Expr) -> syn::Result<Expr> {
+    let refused = |message: String| Err(syn::Error::new_spanned(value, message));
+    if let Expr::Unary(ExprUnary {
+        op: UnOp::Neg(_),
+        expr,
+        ..
+    }) = value
+        && literal(expr).is_some()
+    {
+        return refused(NO_ROOM.into());
+    }
+    match literal(value) {
+        None => Ok(value.clone()),
+        Some(Lit::Int(number)) => match number.base10_parse::<u32>() {
+            Ok(0) => refused(NO_ROOM.into()),
+            Ok(_) => Ok(value.clone()),
+            Err(_) => refused(format!(
+                "`limit` is at most {}; for no limit write `shared`",
+                u32::MAX
+            )),
+        },
+        Some(Lit::Str(text)) if text.value().parse::<u32>().is_ok() => {
+            refused(format!("`limit` is a number: write `limit = {}`", text.value()))
+        }
+        Some(_) => {
+            refused("`limit` is a whole number, such as `limit = 8`, or an expression of type `u32`".into())
+        }
+    }
+}
+
+const NO_ROOM: &str = "with this limit nobody would get the lock; write 1 or more";
 
 pub(crate) fn on_lost(value: &Expr) -> syn::Result<OnLost> {
     const ACCEPTED: &str =

@@ -32,6 +32,7 @@ const ARGUMENTS: Arguments = Arguments {
         ("deadline", "within"),
         ("max_elapsed", "within"),
     ],
+    refused: &[],
     of_bare_text: "within",
     such_as: "times = 5",
 };

@@ -73,6 +73,20 @@ fn several_keys() {
 }
 
 #[test]
+fn shared_and_limited() {
+    snapshot!(expanded(
+        quote!(key = "catalog", shared),
+        quote! {
+            #[distributed_lock(key = "provider", wait = "5s", limit = 8)]
+            #[distributed_lock(key = "provider:{region}", limit = self.limit)]
+            async fn price(&self, region: &str) -> Result<u64, LockError> {
+                Ok(1)
+            }
+        },
+    ));
+}
+
+#[test]
 fn everything() {
     snapshot!(expanded(
         quote! {

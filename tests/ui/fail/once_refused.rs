@@ -17,6 +17,16 @@ async fn several() -> Result<u64, OrderError> {
     Ok(1)
 }
 
+#[run_once(key = "pay", remember = "1h", on_crash = "retry", shared)]
+async fn beside_others() -> Result<u64, OrderError> {
+    Ok(1)
+}
+
+#[run_once(key = "pay", remember = "1h", on_crash = "retry", limit = 8)]
+async fn a_few() -> Result<u64, OrderError> {
+    Ok(1)
+}
+
 fn main() {
-    let _ = (in_transaction, goes_on, several);
+    let _ = (in_transaction, goes_on, several, beside_others, a_few);
 }

@@ -27,4 +27,14 @@ impl Service {
     pub async fn others(&self, id: u64) -> Result<u64, OrderError> {
         Ok(id)
     }
+
+    #[distributed_lock(key = "catalog", shared, wait = "5s", max_hold = "1m")]
+    pub async fn beside_others(&self, id: u64) -> Result<u64, OrderError> {
+        Ok(id)
+    }
+
+    #[distributed_lock(key = "provider", limit = 8, on_busy = Ok(0))]
+    pub async fn a_few(&self, id: u64) -> Result<u64, OrderError> {
+        Ok(id)
+    }
 }

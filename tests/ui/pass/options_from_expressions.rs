@@ -11,6 +11,8 @@ pub struct Service {
 
 const WAIT: Duration = Duration::from_millis(20);
 
+const LIMIT: u32 = 8;
+
 impl Service {
     // The guard of the mutex must not live across the await.
     #[distributed_lock(
@@ -24,8 +26,14 @@ impl Service {
     pub async fn settle(&self, hold: Duration) -> Result<(), OrderError> {
         Ok(())
     }
+
+    #[distributed_lock(key = "provider", limit = if self.renew { LIMIT } else { more.into() })]
+    pub async fn charge(&self, more: u16) -> Result<(), OrderError> {
+        Ok(())
+    }
 }
 
 pub fn is_send(service: &Service) {
     drop(send(service.settle(WAIT)));
+    drop(send(service.charge(9)));
 }
