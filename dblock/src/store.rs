@@ -59,8 +59,8 @@ pub use dblock_core::store::schemes;
 pub use dblock_core::store::{
     Acquire, Action, Capabilities, Extend, HandedOver, Holder, NEXT_TTL, Outcome, Purged, QUEUE_AHEAD,
     Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
-    Released, Request, RunState, Store, StoreError, StoreErrorKind, StoreFuture, Successor, Transfer, WakeUp,
-    WriteLease, clock, rules,
+    Released, Request, RunState, SharedHold, Store, StoreError, StoreErrorKind, StoreFuture, Successor,
+    Transfer, WakeUp, WriteLease, clock, rules,
 };
 pub(crate) use dblock_core::{Finding, InspectFilter, LockRow};
 

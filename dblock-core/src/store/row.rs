@@ -1,5 +1,6 @@
 //! Rows as people and error messages see them.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
@@ -52,9 +53,10 @@ impl Holder {
 pub struct LockRow {
     /// The key. A manager gives it as it was typed, and a store with the manager's namespace.
     pub key: Key,
-    /// The call chain that holds or last held it.
+    /// The call chain that holds or last held it. While several [share](Self::shared) the lock, the owner, the
+    /// holder and `acquired_at` are those of the first of them, who may have left.
     pub owner: Uuid,
-    /// How many holds the owner has; 0 is free.
+    /// How many holds the owner has; 0 is free. Of a shared lock, how many call chains are inside.
     pub reentrant_count: u32,
     /// When the lease ends.
     pub expire_at: Timestamp,
@@ -226,6 +228,45 @@ impl LockRow {
         self.has_lease() && !self.shared.is_empty()
     }
 
+    /// Who shares the lock now, one entry for each process. Nobody while one owner has it alone.
+    pub fn live_shared(&self) -> impl Iterator<Item = &SharedHold> {
+        let held = self.has_lease();
+        self.shared
+            .iter()
+            .filter(move |hold| held && hold.expire_at > self.now)
+    }
+
+    /// Who holds the lock by a lease, or held it last, for people: such as `host/1 f`, or `host/1 f and 2 others`.
+    /// The [`holder`](Self::holder) of a shared lock may have left.
+    #[doc(hidden)]
+    pub fn holders(&self) -> Cow<'_, str> {
+        match self.sharers() {
+            Some((first, 1)) => Cow::Borrowed(first),
+            Some((first, 2)) => Cow::Owned(format!("{first} and 1 other")),
+            Some((first, count)) => Cow::Owned(format!("{first} and {} others", count - 1)),
+            None => Cow::Borrowed(&self.holder),
+        }
+    }
+
+    /// The same in a few words, for a table: such as `host/1 f`, `host/1 f (shared)` or `3 share it`.
+    #[doc(hidden)]
+    pub fn holders_in_short(&self) -> Cow<'_, str> {
+        match self.sharers() {
+            Some((first, 1)) => Cow::Owned(format!("{first} (shared)")),
+            Some((_, count)) => Cow::Owned(format!("{count} share it")),
+            None => Cow::Borrowed(&self.holder),
+        }
+    }
+
+    /// One of those who share the lock, and how many they are.
+    fn sharers(&self) -> Option<(&str, u32)> {
+        let first = self.live_shared().next()?;
+        let count = self
+            .live_shared()
+            .fold(0, |sum: u32, hold| sum.saturating_add(hold.count));
+        Some((&first.holder, count))
+    }
+
     /// How long the lease still runs. Zero when it has expired.
     pub fn remaining(&self) -> Duration {
         self.expire_at.since(self.now)
@@ -338,6 +379,36 @@ mod tests {
         row.reentrant_count = 1;
         row.expire_at = Timestamp::from_micros(5);
         assert!(row.is_held() && !row.has_lease(), "it has expired");
+    }
+
+    #[test]
+    fn those_who_share_are_counted_and_named() {
+        let mut row = held(1, None);
+        row.holder = "gone".into();
+        assert_eq!(
+            (row.holders(), row.holders_in_short()),
+            ("gone".into(), "gone".into())
+        );
+        let entry = |holder: &str, count, until| SharedHold {
+            count,
+            ..SharedHold::new(Uuid::nil(), holder, Timestamp::from_micros(until))
+        };
+        row.shared = vec![entry("late", 4, 5), entry("a", 1, 9)];
+        assert_eq!(
+            (row.holders(), row.holders_in_short()),
+            ("a".into(), "a (shared)".into())
+        );
+        row.shared.push(entry("b", 1, 9));
+        assert_eq!(row.holders(), "a and 1 other");
+        row.shared.push(entry("c", 2, 9));
+        assert_eq!(
+            (row.holders(), row.holders_in_short()),
+            ("a and 3 others".into(), "4 share it".into())
+        );
+        assert_eq!(row.live_shared().count(), 3);
+        row.reentrant_count = 0;
+        assert_eq!(row.live_shared().count(), 0, "the row is free");
+        assert_eq!(row.holders(), "gone");
     }
 
     #[test]

@@ -155,10 +155,7 @@ fn phase_of(lease_id: Uuid) -> Uuid {
 
 /// The holds that count now. Those of a row that is not held, and those that have expired, count for nothing.
 pub(super) fn live(row: &LockRow) -> impl Iterator<Item = &SharedHold> {
-    let held = row.has_lease();
-    row.shared
-        .iter()
-        .filter(move |hold| held && hold.expire_at > row.now)
+    row.live_shared()
 }
 
 fn hold_of(row: &LockRow, lease_id: Uuid) -> Option<&SharedHold> {
