@@ -96,7 +96,7 @@ pub(crate) async fn confirm(
             p { "It alone can free the key: it must end, or its session must be ended in the database." }
             p { a href=(back) { "Back to the key" } }
         } @else if let Some(row) = row {
-            p { "Held by " strong { (foreign(&row.holder)) } " for " (length(row.now.since(row.acquired_at))) "." }
+            p { "Held by " strong { (foreign(&row.holders())) } " for " (length(row.now.since(row.acquired_at))) "." }
             p { (action.consequence()) }
             form method="post" action=(send_to) {
                 @let token = token::make(&page.access.secret, &cookie, action.word(), &key, row.fence_token);

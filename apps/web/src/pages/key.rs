@@ -97,14 +97,18 @@ fn facts(row: &LockRow) -> Markup {
     let held = row.has_lease();
     let ago = |at: Timestamp| html! { (moment(at)) ", " (length(row.now.since(at))) " ago" };
     let given = |at: Timestamp| html! { @if at > Timestamp::EPOCH { (moment(at)) } };
-    let facts: [(&str, Markup); 12] = [
+    let facts: [(&str, Markup); 13] = [
         ("State", html! { span.state.(state(row)) { (state(row)) } }),
         (
             "Kept by",
             html! { @if let Some(transaction) = &row.transaction { (kept_by(transaction, row)) } },
         ),
-        (if held { "Holder" } else { "Last holder" }, foreign(&row.holder)),
-        ("Owner", html! { (row.owner) }),
+        (
+            if held { "Holder" } else { "Last holder" },
+            html! { @if !row.is_shared() { (foreign(&row.holder)) } },
+        ),
+        ("Shared by", shared_by(row)),
+        ("Owner", html! { @if !row.is_shared() { (row.owner) } }),
         (
             if held { "Held since" } else { "Last granted" },
             ago(row.acquired_at),
@@ -117,7 +121,10 @@ fn facts(row: &LockRow) -> Markup {
             },
             html! { (moment(row.expire_at)) @if held { ", in " (length(row.expire_at.since(row.now))) } },
         ),
-        ("Holds", html! { @if held { (row.reentrant_count) } }),
+        (
+            if row.is_shared() { "Inside" } else { "Holds" },
+            html! { @if held { (row.reentrant_count) } },
+        ),
         ("Waiting", waiting(row)),
         ("Waited for until", given(row.wanted_until)),
         ("Fence token", html! { (row.fence_token) }),
@@ -129,6 +136,18 @@ fn facts(row: &LockRow) -> Markup {
             @for (name, value) in facts.iter().filter(|(_, value)| !value.0.is_empty()) {
                 div { dt { (name) } dd { (value) } }
             }
+        }
+    }
+}
+
+/// Each process that shares the lock.
+fn shared_by(row: &LockRow) -> Markup {
+    html! {
+        @for (index, hold) in row.live_shared().enumerate() {
+            @if index > 0 { br; }
+            (foreign(&hold.holder))
+            @if hold.count > 1 { ", " (hold.count) " times" }
+            ", lease ends in " (length(hold.expire_at.since(row.now)))
         }
     }
 }

@@ -144,12 +144,21 @@ async fn find(page: &Page, asked: &Asked) -> Result<Found, LockError> {
         read += part.len();
         let last = part.last().map(LockRow::position);
         let complete = part.len() < usize::try_from(PART).unwrap_or(usize::MAX);
-        rows.extend(part.into_iter().filter(|row| row.holder.contains(&asked.holder)));
+        rows.extend(part.into_iter().filter(|row| is_by(row, &asked.holder)));
         let enough = asked.holder.is_empty() || rows.len() > ROWS || read >= SEARCHED;
         match last {
             Some(last) if !complete && !enough => filter = filter.after(last),
             _ => return Ok(Found { rows, complete }),
         }
+    }
+}
+
+/// Whether its holder, or one of those who share it, has this in its name.
+fn is_by(row: &LockRow, part: &str) -> bool {
+    if row.is_shared() {
+        row.live_shared().any(|hold| hold.holder.contains(part))
+    } else {
+        row.holder.contains(part)
     }
 }
 
@@ -208,7 +217,7 @@ fn line(row: &LockRow, in_deadlock: bool) -> Markup {
         html! { @if held { (length(row.expire_at.since(row.now))) } },
         html! {
             @if let Some(transaction) = row.transaction.as_ref().filter(|_| !held) { (foreign(&transaction.to_string())) }
-            @else { (foreign(&row.holder)) }
+            @else { (foreign(&row.holders_in_short())) }
         },
         html! { (waiting(row)) @if in_deadlock { " (deadlock)" } },
         html! { (row.fence_token) },

@@ -226,6 +226,38 @@ async fn a_keys_page_tells_what_the_row_and_the_record_have() {
 }
 
 #[tokio::test]
+async fn those_who_share_a_key_are_counted_and_named() {
+    let locks = memory().await;
+    let share = async |locks: &LockManager, function| {
+        let options = LockOptions::new().function(function).shared();
+        locks.lock("catalog").options(&options).acquire().await.unwrap()
+    };
+    let first = share(&locks, "reads").await;
+    let app: Router = router(locks.clone(), Access::manage());
+    let page = get(&app, "/list").await.body;
+    assert!(page.contains(" reads (shared)"), "{page}");
+    let rest = [share(&locks, "reads too").await, share(&locks, "reads too").await];
+    // The row follows those who enter in one process.
+    let inside = async || {
+        let row = locks.admin().get("catalog").await.unwrap().unwrap();
+        row.reentrant_count
+    };
+    while inside().await < 3 {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let page = get(&app, "/list").await.body;
+    assert!(page.contains("3 share it"), "{page}");
+    assert!(get(&app, "/list?holder=reads").await.body.contains("catalog"));
+    let key = get(&app, "/key?key=catalog").await.body;
+    assert!(key.contains("Shared by"), "{key}");
+    assert!(key.contains("3 times, lease ends in"), "{key}");
+    assert!(!key.contains("<dt>Owner</dt>"), "{key}");
+    let question = get(&app, "/confirm?action=revoke&key=catalog").await.body;
+    assert!(question.contains(" and 2 others"), "{question}");
+    drop((first, rest));
+}
+
+#[tokio::test]
 async fn a_store_that_fails_is_told_with_a_remedy() {
     let locks = memory().await;
     locks.shutdown(Duration::ZERO).await;
