@@ -123,7 +123,7 @@ pub(crate) struct RunArguments {
     #[arg(long, short, required_unless_present = "once")]
     pub(crate) key: Option<String>,
     /// Runs the command unless it has succeeded before: names the run, which is the key of its lock too
-    #[arg(long, value_name = "RECORD", conflicts_with_all = ["key", "hold_min"], requires_all = ["remember", "on_crash"])]
+    #[arg(long, value_name = "RECORD", conflicts_with_all = ["key", "hold_min", "shared", "limit"], requires_all = ["remember", "on_crash"])]
     pub(crate) once: Option<String>,
     /// With --once: for how long a success is remembered
     #[arg(long, requires = "once", value_parser = duration::of("remember"), value_name = "DURATION")]
@@ -144,6 +144,12 @@ pub(crate) struct RunArguments {
     /// `--max-hold` [default: 5s or that third]
     #[arg(long, value_parser = duration::or_zero)]
     pub(crate) grace: Option<Duration>,
+    /// Shares the lock: commands that share it run beside each other, and beside no command that does not
+    #[arg(long, conflicts_with_all = ["limit", "hold_min"])]
+    pub(crate) shared: bool,
+    /// Shares the lock, and runs the command while fewer than this many share it, on all hosts together
+    #[arg(long, conflicts_with = "hold_min", value_parser = clap::value_parser!(u32).range(1..), value_name = "N")]
+    pub(crate) limit: Option<u32>,
     /// Keeps the lock busy for at least this long, even when the command ends sooner
     #[arg(long, value_parser = duration::of("hold_min"), value_name = "DURATION")]
     pub(crate) hold_min: Option<Duration>,

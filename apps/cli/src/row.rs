@@ -25,6 +25,12 @@ pub(crate) struct Row {
     /// Somebody waits for it.
     pub(crate) wanted: bool,
     pub(crate) next: Option<Next>,
+    /// Who shares the lock, one entry for each process. Then holder and owner are those of the first, who may have
+    /// left.
+    pub(crate) shared: Vec<Sharer>,
+    /// The holders for people, in a few words.
+    #[serde(skip)]
+    pub(crate) holders: String,
     /// Its holder waits for somebody who waits for it. Known in a list only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) deadlock: Option<bool>,
@@ -58,6 +64,15 @@ impl Transaction {
             open_seconds: transaction.since.map(|since| now.since(since).as_secs_f64()),
         }
     }
+}
+
+/// A process that shares the lock.
+#[derive(Debug, Serialize)]
+pub(crate) struct Sharer {
+    pub(crate) holder: String,
+    /// How many calls of the process are inside.
+    pub(crate) count: u32,
+    expires_at: String,
 }
 
 /// The process that gets the lock next.
@@ -107,9 +122,16 @@ impl From<LockRow> for Row {
         let of_transaction = transaction
             .as_ref()
             .and_then(|transaction| transaction.open_seconds);
+        let shared = row.live_shared().map(|hold| Sharer {
+            holder: hold.holder.clone(),
+            count: hold.count,
+            expires_at: time(hold.expire_at),
+        });
         Self {
             key: row.key.as_str().to_owned(),
             state,
+            shared: shared.collect(),
+            holders: row.holders_in_short().into_owned(),
             holder: row.holder,
             owner: row.owner.to_string(),
             fence_token: row.fence_token,
@@ -142,6 +164,7 @@ pub(crate) fn time(moment: Timestamp) -> String {
 #[cfg(test)]
 mod tests {
     use dblock::Key;
+    use dblock::store::SharedHold;
 
     use super::*;
 
@@ -161,6 +184,32 @@ mod tests {
         row.reentrant_count = 1;
         row.expire_at = row.now;
         assert_eq!(State::of(&row), State::Held);
+    }
+
+    #[test]
+    fn those_who_share_are_listed() {
+        let mut row = LockRow::new(Key::new(None, "a").unwrap(), Timestamp::from_micros(5_000_000));
+        row.reentrant_count = 3;
+        row.expire_at = Timestamp::from_micros(7_000_000);
+        row.holder = "gone".into();
+        let entry = |holder: &str, count, until| {
+            let mut hold = SharedHold::new(uuid::Uuid::nil(), holder, Timestamp::from_micros(until));
+            hold.count = count;
+            hold
+        };
+        row.shared = vec![
+            entry("gone", 1, 5_000_000),
+            entry("a", 1, 6_000_000),
+            entry("b", 2, 7_000_000),
+        ];
+        let shown = Row::from(row);
+        assert_eq!(shown.holders, "3 share it");
+        let json = serde_json::to_value(&shown.shared).unwrap();
+        let expected = serde_json::json!([
+            {"holder": "a", "count": 1, "expires_at": "1970-01-01T00:00:06.000000Z"},
+            {"holder": "b", "count": 2, "expires_at": "1970-01-01T00:00:07.000000Z"},
+        ]);
+        assert_eq!(json, expected);
     }
 
     #[test]

@@ -85,7 +85,7 @@ fn columns(row: &Row) -> [String; 6] {
         row.transaction
             .as_ref()
             .filter(|_| row.remaining_seconds.is_none())
-            .map_or_else(|| printable(&row.holder), |transaction| transaction.text.clone()),
+            .map_or_else(|| printable(&row.holders), |transaction| transaction.text.clone()),
         next,
     ]
 }

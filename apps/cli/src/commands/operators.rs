@@ -38,14 +38,17 @@ pub(crate) async fn force_release(store: &StoreArguments, key: &str, yes: bool) 
             );
             return Err(Failure::new(Code::Busy, message));
         }
-        let holder = output::printable(&shown.holder);
-        let question = format!(
-            "{whole:?} is held by {holder}, which goes on until its next renewal: then two hold the lock. Free it?"
-        );
+        let holder = output::printable(&shown.holders());
+        let goes_on = if shown.is_shared() {
+            "all of whom go on until their next renewals: then others hold the lock beside them"
+        } else {
+            "which goes on until its next renewal: then two hold the lock"
+        };
+        let question = format!("{whole:?} is held by {holder}, {goes_on}. Free it?");
         confirm(&question, yes)?;
         // The answer may come late, and it is about the holder that was shown.
         if let Some(other) = held().await?.filter(|row| row.fence_token != shown.fence_token) {
-            let holder = output::printable(&other.holder);
+            let holder = output::printable(&other.holders());
             let message = format!("nothing was done: {whole:?} is held by another owner by now, {holder}");
             return Err(Failure::new(Code::No, message));
         }

@@ -118,7 +118,7 @@ async fn holder(locks: &LockManager, key: &str) -> Option<String> {
         return Some(format!(", held by {transaction}"));
     }
     row.is_held()
-        .then(|| format!(", held by {}", printable(&row.holder)))
+        .then(|| format!(", held by {}", printable(&row.holders())))
 }
 
 /// The time between TERM and KILL. It must fit into what is left of a lease that was not renewed in time.

@@ -46,6 +46,11 @@ fn text(row: &Row) -> String {
         let waiting = shown(Duration::from_secs_f64(next.waiting_seconds));
         format!("{}, waiting for {waiting}", printable(&next.holder))
     });
+    let sharers = row.shared.iter().map(|sharer| match sharer.count {
+        1 => printable(&sharer.holder),
+        count => format!("{} ({count} times)", printable(&sharer.holder)),
+    });
+    let sharers: Vec<_> = sharers.collect();
     let values = [
         printable(&row.key),
         if row.revoked {
@@ -55,11 +60,12 @@ fn text(row: &Row) -> String {
         }
         .to_owned(),
         kept.unwrap_or_default(),
-        if held {
+        if held && sharers.is_empty() {
             printable(&row.holder)
         } else {
             String::new()
         },
+        sharers.join(", "),
         if held {
             String::new()
         } else {
@@ -85,6 +91,7 @@ fn text(row: &Row) -> String {
         "state",
         "kept by",
         "holder",
+        "shared by",
         "last holder",
         "held for",
         "lease left",

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::time::SystemTime;
 
+use dblock::store::SharedHold;
 use dblock::{InspectFilter, LockManager, LockRow};
 use serde::Serialize;
 
@@ -104,10 +105,15 @@ fn events(before: &Rows, now: &Rows) -> Vec<Event> {
         let old = before.get(key).filter(|old| old.fence_token == row.fence_token);
         if old.is_none_or(|old| old.transaction.is_some() != row.transaction.is_some() && !row.has_lease()) {
             events.push(event(What::Held, key, &who(row), row.fence_token));
+        } else if let Some(old) = old {
+            let is_new = |hold: &&SharedHold| !old.live_shared().any(|known| known.lease_id == hold.lease_id);
+            for hold in row.live_shared().filter(is_new) {
+                events.push(event(What::Held, key, &hold.holder, row.fence_token));
+            }
         }
         // What a row says of its lease means nothing when only a transaction keeps it.
         if row.revoked && row.has_lease() && !old.is_some_and(|old| old.revoked) {
-            events.push(event(What::Revoked, key, &row.holder, row.fence_token));
+            events.push(event(What::Revoked, key, &row.holders(), row.fence_token));
         }
         let waits = row.live_successor();
         let waited = old.and_then(|old| old.next.as_ref());
@@ -123,7 +129,7 @@ fn events(before: &Rows, now: &Rows) -> Vec<Event> {
 fn who(row: &LockRow) -> Cow<'_, str> {
     match &row.transaction {
         Some(transaction) if !row.has_lease() => Cow::Owned(transaction.to_string()),
-        _ => Cow::Borrowed(&row.holder),
+        _ => row.holders(),
     }
 }
 
@@ -185,6 +191,40 @@ mod tests {
 
     fn one(what: What, key: &str, holder: &str) -> Vec<(What, String, String)> {
         vec![(what, key.to_owned(), holder.to_owned())]
+    }
+
+    #[test]
+    fn each_process_that_joins_is_told() {
+        let entry = |lease, holder: &str| {
+            SharedHold::new(uuid::Uuid::from_u128(lease), holder, Timestamp::from_micros(9))
+        };
+        let shared_by = |entries: &[SharedHold]| {
+            let mut row = row("a", 1);
+            row.shared = entries.to_vec();
+            row
+        };
+        let one_inside = shared_by(&[entry(1, "host/1")]);
+        let two_inside = shared_by(&[entry(1, "host/1"), entry(2, "host/2")]);
+        let held = |holder| one(What::Held, "a", holder);
+        assert_eq!(told(&[], std::slice::from_ref(&one_inside)), held("host/1"));
+        assert_eq!(
+            told(&[], std::slice::from_ref(&two_inside)),
+            held("host/1 and 1 other")
+        );
+        let joins = told(
+            std::slice::from_ref(&one_inside),
+            std::slice::from_ref(&two_inside),
+        );
+        assert_eq!(joins, held("host/2"));
+        assert_eq!(
+            told(
+                std::slice::from_ref(&two_inside),
+                std::slice::from_ref(&one_inside)
+            ),
+            []
+        );
+        let free = told(std::slice::from_ref(&one_inside), &[]);
+        assert_eq!(free, one(What::Free, "a", "host/1"));
     }
 
     #[test]

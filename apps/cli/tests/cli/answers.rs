@@ -15,7 +15,7 @@ use crate::program::{bare, dblock, said};
 on_every_store!(databases: nothing_that_is_shown_acts_on_a_terminal, ls_and_show_tell_the_rows, ls_marks_a_deadlock, without_tables_the_remedy_is_told, a_reader_that_leaves_is_no_error);
 
 /// Fields of the JSON are a promise.
-const ROW: [&str; 14] = [
+const ROW: [&str; 15] = [
     "acquired_at",
     "expires_at",
     "fence_token",
@@ -27,6 +27,7 @@ const ROW: [&str; 14] = [
     "owner",
     "remaining_seconds",
     "revoked",
+    "shared",
     "state",
     "transaction",
     "wanted",

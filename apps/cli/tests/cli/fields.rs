@@ -21,12 +21,12 @@ const PROMISED: &[(&str, &str)] = &[
         "ls",
         "locks truncated locks.acquired_at locks.deadlock locks.expires_at locks.fence_token locks.held_seconds locks.holder locks.holds \
          locks.key locks.next locks.next.holder locks.next.owner locks.next.waiting_seconds locks.owner \
-         locks.remaining_seconds locks.revoked locks.state locks.transaction locks.wanted",
+         locks.remaining_seconds locks.revoked locks.shared locks.state locks.transaction locks.wanted",
     ),
     (
         "show a",
         "acquired_at expires_at fence_token held_seconds holder holds key next next.holder next.owner \
-         next.waiting_seconds owner remaining_seconds revoked state transaction wanted",
+         next.waiting_seconds owner remaining_seconds revoked shared state transaction wanted",
     ),
     ("revoke a", "key was_held"),
     ("force-release a --yes", "key was_held"),

@@ -12,6 +12,7 @@ on_every_store!(databases:
     the_exit_code_is_the_commands,
     a_busy_lock_is_75_and_nothing_runs,
     runs_that_wait_never_overlap,
+    limited_commands_run_beside_each_other,
     hold_min_keeps_the_lock_busy,
     hold_min_keeps_the_lock_no_longer_than_it_says,
     no_process_of_the_command_outlives_the_lock,
@@ -129,6 +130,38 @@ async fn runs_that_wait_never_overlap(backend: Backend) {
     }
     let count = std::fs::read_to_string(folder.path().join("count")).unwrap();
     assert_eq!(count.lines().count(), 4);
+}
+
+async fn limited_commands_run_beside_each_other(backend: Backend) {
+    let two = ["--limit", "2"];
+    for mistake in [&["--shared", "--limit", "2"][..], &["--limit", "0"]] {
+        assert_eq!(said(&mut run(&backend, mistake, &["true"])).await.code, Some(64));
+    }
+    let locks = backend.manager().await;
+    if !locks.capabilities().shares {
+        let refused = said(&mut run(&backend, &two, &["true"])).await;
+        assert_eq!(refused.code, Some(78), "{refused:?}");
+        assert!(refused.err.contains("no shared or limited locks"), "{refused:?}");
+        return;
+    }
+    let waits = "touch begun; while ! [ -e go ]; do sleep 0.02; done";
+    let inside = [
+        Script::start(&backend, &two, waits),
+        Script::start(&backend, &two, waits),
+    ];
+    for script in &inside {
+        script.file("begun").await;
+    }
+    let listed = said(dblock(&backend).arg("ls")).await;
+    assert!(listed.out.contains("2 share it"), "{listed:?}");
+    for options in [&two[..], &[]] {
+        let mut script = Script::start(&backend, options, "true");
+        assert_eq!(script.ended().await.code, Some(75));
+    }
+    for mut script in inside {
+        std::fs::write(script.path("go"), "").unwrap();
+        assert_eq!(script.ended().await.code, Some(0));
+    }
 }
 
 async fn hold_min_keeps_the_lock_busy(backend: Backend) {

@@ -48,6 +48,12 @@ pub(super) fn options(arguments: &RunArguments) -> LockOptions {
     if let Some(hold_min) = arguments.hold_min {
         options = options.hold_min(hold_min);
     }
+    if arguments.shared {
+        options = options.shared();
+    }
+    if let Some(limit) = arguments.limit {
+        options = options.limit(limit);
+    }
     if let Some(max_hold) = arguments.max_hold {
         options = options.max_hold(max_hold);
     }
