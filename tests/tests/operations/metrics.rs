@@ -237,6 +237,34 @@ async fn lost(one: &LockManager, other: &LockManager, backend: &Backend) {
     taken.release().await.unwrap();
 }
 
+/// Three owners have one key at once, in two processes.
+async fn shares() {
+    let backend = Backend::new(Kind::Memory).await.unwrap();
+    let (one, other) = (backend.manager().await, backend.manager().await);
+    let acquire = async |locks: &LockManager| {
+        let lock = locks.lock("shared").options(&options("shares")).shared();
+        lock.acquire().await.unwrap()
+    };
+    let first = acquire(&one).await;
+    let rest = [acquire(&one).await, acquire(&other).await];
+    let held = || Seen::of("memory").of_function("dblock_held", "shares");
+    assert_eq!(held(), Some(3));
+    first.release().await.unwrap();
+    assert_eq!(held(), Some(2));
+    assert!(one.admin().revoke("shared").await.unwrap());
+    for guard in &rest {
+        guard.lost().await;
+    }
+    assert_eq!(held(), Some(0));
+    drop(rest);
+    let seen = Seen::of("memory");
+    assert_eq!(seen.lost("shares", "revoked"), Some(2));
+    for (name, times) in [("dblock_hold_seconds_count", 3), ("dblock_held", 0)] {
+        assert_eq!(seen.of_function(name, "shares"), Some(times), "{name}");
+    }
+    assert_eq!(seen.acquires("shares", "acquired"), Some(3));
+}
+
 /// One run that is replayed, one that fails, one that is left in doubt, one that is stopped.
 async fn runs(one: &LockManager) {
     let stop = || RunOptions::new(LONG, OnCrash::Stop).lock(options("pays"));
@@ -374,6 +402,7 @@ fn expect(seen: &Seen) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exporter_shows_what_happened_and_the_files_use_its_names() {
     recorder();
+    shares().await;
     scenario("memory", Kind::Memory).await.unwrap();
     let Some(seen) = scenario("postgres", Kind::Postgres).await else {
         return;
