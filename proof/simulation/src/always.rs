@@ -41,7 +41,9 @@ impl World {
                 // A caller without a connection is not in the queue.
                 State::Taking => occupied[caller.key] |= self.has_turn(*number),
                 State::Waiting => {
-                    wanted[caller.key] |= process.is_running(self.now);
+                    // One that adopts a ticket waits for an answer, and not for the key.
+                    let adopts = self.adopters.iter().any(|(adopter, _)| adopter == number);
+                    wanted[caller.key] |= process.is_running(self.now) && !adopts;
                     if self.now > caller.came_at + self.longest_wait() {
                         violation = Some(format!("caller {number} starves"));
                     }
