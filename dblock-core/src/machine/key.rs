@@ -300,12 +300,20 @@ impl<A, C> Machine<A, C> {
             let left = machine
                 .own_lease(ownership)
                 .and_then(|held| held.leave(ownership, returned, env.now));
-            match (confirm, &machine.held) {
+            machine.let_join(env.now);
+            let stays = machine
+                .held
+                .as_ref()
+                .filter(|held| left.is_ok() && held.is_shared() && held.is_held());
+            let follows = stays.is_some_and(Held::follows);
+            if stays.is_some() {
+                // What goes back to the store may be for the next caller of this process.
+                machine.asking.ask_now();
+            }
+            match confirm {
                 // The others of this process go on, and the row follows.
-                (Some(confirm), Some(held)) if left.is_ok() && held.is_shared() && held.is_held() => {
-                    machine.reply(Reply::Confirmed(confirm.to, Ok(())));
-                }
-                (confirm, _) => machine.confirm(ownership, confirm, left.map(|_| Shows::Holds)),
+                Some(confirm) if follows => machine.reply(Reply::Confirmed(confirm.to, Ok(()))),
+                confirm => machine.confirm(ownership, confirm, left.map(|_| Shows::Holds)),
             }
             left.ok().flatten()
         })
@@ -357,10 +365,10 @@ impl<A, C> Machine<A, C> {
         ttl: Duration,
         confirm: Confirm<C>,
     ) {
-        self.during(env, |machine, _| {
+        self.during(env, |machine, env| {
             let set = machine
                 .own_lease(ownership)
-                .and_then(|held| held.set_ttl(ownership, ttl));
+                .and_then(|held| held.set_ttl(ownership, ttl, env.now));
             machine.confirm(ownership, Some(confirm), set.map(|()| Shows::End));
         });
     }
@@ -590,8 +598,12 @@ impl<A, C> Machine<A, C> {
                 self.let_join(now);
             }
         }
-        if self.held.as_ref().is_some_and(Held::is_held) {
-            // The row names the lease of this process, so the ones that are over cannot be in it.
+        if self
+            .held
+            .as_ref()
+            .is_some_and(|held| held.is_held() && !held.is_shared())
+        {
+            // The row names the lease of this process alone, so the ones that are over cannot be in it.
             self.abandoned.retain(|abandoned| now < abandoned.over_at);
         }
         if self.held.is_none() && self.on_its_way.is_none() {

@@ -11,7 +11,6 @@ use super::end::{End, Ends};
 use super::env::Time;
 use crate::error::LostReason;
 use crate::key::Key;
-use crate::options::{self, LockOptions};
 use crate::sync::{AtomicBool, AtomicU64};
 
 /// One owner's share of a lease. After a local hand-over the same lease has a new ownership, with a larger
@@ -32,8 +31,6 @@ pub struct Ownership {
     pub begun: bool,
     /// Tells those apart who share one lease.
     pub(super) seat: u64,
-    /// Shares a lease, and does not want it renewed: it ends here although the lease goes on.
-    not_renewed_until: Option<Time>,
     end: End,
     revoked: AtomicBool,
     /// One of the owner's calls runs the key's `run_once` body. The core stores this flag and never reads it.
@@ -64,32 +61,12 @@ impl Ownership {
             hold_min_until: call.options.hold_min.map(|length| entered + length),
             begun: false,
             seat: 0,
-            not_renewed_until: None,
             end: End::at(max_hold_until.map_or(deadline, |end| end.min(deadline))),
             revoked: AtomicBool::new(false),
             in_run: AtomicBool::new(false),
             in_transaction: AtomicU64::new(0),
             call,
         }
-    }
-
-    /// One of those who share a lease.
-    pub(super) fn shared(mut self, seat: u64) -> Self {
-        let LockOptions { ttl, renew, .. } = self.call.options;
-        self.seat = seat;
-        self.not_renewed_until = (!renew).then(|| (self.since + ttl).before(options::margin(ttl)));
-        if let (Some(end), Ends::At(deadline)) = (self.not_renewed_until, self.end.read()) {
-            self.end = End::at(end.min(deadline));
-        }
-        self
-    }
-
-    /// When it ends whatever is renewed.
-    pub(super) fn own_end(&self) -> Option<Time> {
-        self.max_hold_until
-            .into_iter()
-            .chain(self.not_renewed_until)
-            .min()
     }
 
     /// Ends it if its deadline has passed. Returns the reason why it has ended, if it has; the first one stays. The
@@ -110,7 +87,7 @@ impl Ownership {
 
     /// Moves the end to a later deadline of the lease, if it has not ended.
     pub(super) fn move_deadline(&self, deadline: Time, now: Time) {
-        let deadline = self.own_end().map_or(deadline, |end| end.min(deadline));
+        let deadline = self.max_hold_until.map_or(deadline, |end| end.min(deadline));
         self.end.move_to(deadline, now);
     }
 

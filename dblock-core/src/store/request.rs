@@ -237,12 +237,19 @@ pub struct Enter {
     pub limit: u32,
     /// How long the first of them has waited so far.
     pub waited: Duration,
+    /// If not all of them may enter, because of other processes: how long the row says that somebody waits.
+    pub wanted_for: Duration,
 }
 
 impl Enter {
-    /// So many, with this limit, after this wait.
+    /// So many, with this limit, after this wait. The row does not say that they wait.
     pub fn new(count: u32, limit: u32, waited: Duration) -> Self {
-        Self { count, limit, waited }
+        Self {
+            count,
+            limit,
+            waited,
+            wanted_for: Duration::ZERO,
+        }
     }
 }
 

@@ -26,8 +26,8 @@ pub struct CarriedOut {
     pub outcome: Outcome,
     /// The row has changed, and must be written.
     pub changed: bool,
-    /// Somebody may enter now: a [`Release`](Action::Release) has freed the key, or an [`Extend`](Action::Extend) has
-    /// left room in a shared lock. A store with wake-ups reports it if the row says that somebody waits.
+    /// Somebody may enter now: a [`Release`](Action::Release) has freed the key, or a shared lock has room for others, or
+    /// nobody any more who came before them. A store with wake-ups reports it if the row says that somebody waits.
     pub freed: bool,
     /// The change of the key's record that the request now makes, if it makes one, by [`change_record`].
     pub record: Option<RecordChange>,
@@ -44,7 +44,7 @@ pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<CarriedOut, Sto
     // A release also changes the record when the lease ended before in another way, such as by a transaction.
     let ends = matches!(request.action, Action::Release) && row.lease_id == request.lease_id;
     let ends = ends.then_some(row.fence_token);
-    let inside = row.reentrant_count;
+    let (inside, named, waits) = (row.reentrant_count, row.lease_id, row.next.is_some());
     let (outcome, changed) = match &request.action {
         Action::Acquire(ask) => acquire(request.lease_id, ask, row)?,
         Action::Extend(ask) => extend(request.lease_id, ask, row),
@@ -53,7 +53,11 @@ pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<CarriedOut, Sto
     };
     let freed = match &outcome {
         Outcome::Released(released) => *released == Released::Freed,
-        Outcome::Extended { .. } => row.is_shared() && row.reentrant_count < inside,
+        Outcome::Extended { .. } if row.is_shared() && row.reentrant_count < inside => true,
+        // A phase begins with a lease that was passed on, or one who waited before others does so no longer.
+        Outcome::Extended { .. } | Outcome::Granted { .. } | Outcome::Withdrawn => {
+            row.is_shared() && (named == request.lease_id || waits && row.next.is_none())
+        }
         _ => false,
     };
     let token = granted_token(&outcome).or(ends);

@@ -311,6 +311,7 @@ impl Asking {
     pub(super) fn granted(&mut self, now: Time) {
         self.unentered = None;
         self.pause = FIRST_PAUSE;
+        self.ask_now();
         self.note_answer(LastAnswer::Busy(None), now);
     }
 

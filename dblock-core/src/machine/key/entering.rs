@@ -206,9 +206,6 @@ impl<A, C> Machine<A, C> {
         );
         ownership.since = grant.times.since;
         ownership.begun = begun;
-        if grant.limit.is_some() {
-            ownership = ownership.shared(0);
-        }
         let ownership = Arc::new(ownership);
         self.entered(&ownership, waiter.since, now);
         let until = self.fairness.granted(grant.wanted, env);
@@ -329,6 +326,10 @@ impl<A, C> Machine<A, C> {
     /// What a caller is told whose timeout passes now.
     pub(super) fn refusal_of(&self, waiter: &Waiter<A>, now: Time) -> Refusal {
         match &self.held {
+            // Whether they may enter is for the store to say.
+            Some(held) if held.is_shared() && held.is_held() && waiter.call.options.limit.is_some() => {
+                self.asking.refusal(waiter.since, waiter.call.is_non_blocking())
+            }
             Some(held) if !held.needs_release() => Refusal::Busy(Some(held.holder(now))),
             _ if self.turns.is_out() => Refusal::Busy(None),
             _ => self.asking.refusal(waiter.since, waiter.call.is_non_blocking()),

@@ -467,9 +467,19 @@ impl<C> Held<C> {
     }
 
     /// From here on the owner has this ttl.
-    pub(super) fn set_ttl(&mut self, ownership: &Arc<Ownership>, ttl: Duration) -> Result<(), LostReason> {
+    pub(super) fn set_ttl(
+        &mut self,
+        ownership: &Arc<Ownership>,
+        ttl: Duration,
+        now: Time,
+    ) -> Result<(), LostReason> {
         self.is_held_by(ownership)?;
-        self.ttl = if self.is_shared() { ttl.max(self.ttl) } else { ttl };
+        if let Some(group) = &mut self.group {
+            group.set_ttl(ownership, ttl, now);
+            self.ttl = self.ttl.max(ttl);
+        } else {
+            self.ttl = ttl;
+        }
         Ok(())
     }
 

@@ -120,8 +120,11 @@ impl<A, C> Machine<A, C> {
         }
         // The newest comes first: an acquire of unknown outcome is released before anything else is sent. While an
         // owner holds the lock, the row does not name an abandoned lease, and a release on its way would only
-        // delay a renewal.
-        let renews = self.held.as_ref().is_some_and(Held::is_held);
+        // delay a renewal. A row that others share may name it.
+        let renews = self
+            .held
+            .as_ref()
+            .is_some_and(|held| held.is_held() && !held.is_shared());
         let mut due = self.abandoned.iter().rev().filter(|_| !renews);
         if let Some(abandoned) = due.find(|abandoned| abandoned.retry_at <= now) {
             return Some(NextRequest::Abandoned(abandoned.lease_id));
@@ -315,7 +318,13 @@ impl<A, C> Machine<A, C> {
             Ok(Outcome::Extended { wanted, .. }) if enters(action) => Some(*wanted),
             _ => None,
         };
+        let failed = answer.as_ref().err().filter(|_| enters(action)).cloned();
         let after = held.apply_answer(action, sent.sent_at, answer, env.now);
+        if let Some(error) = failed {
+            self.refuse_hopeless(&error);
+            self.asking.note_answer(LastAnswer::Failed(error), env.now);
+            return;
+        }
         if let Some(others_want) = others_want.filter(|_| !held.has_room()) {
             if others_want {
                 // They may have come first.

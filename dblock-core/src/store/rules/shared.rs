@@ -74,7 +74,7 @@ pub(super) fn extend(lease_id: Uuid, ask: &Extend, share: &Share, row: &mut Lock
         wanted,
         count: hold.count,
     };
-    let enter = share
+    let comes_next = share
         .enter
         .filter(|enter| comes_next(row, lease_id, enter.waited));
     let total = inside(row);
@@ -91,7 +91,7 @@ pub(super) fn extend(lease_id: Uuid, ask: &Extend, share: &Share, row: &mut Lock
     hold.number = share.number;
     let others = total.saturating_sub(hold.count);
     hold.count = ask.count.max(1);
-    if let Some(enter) = enter {
+    if let Some(enter) = comes_next {
         let room = enter.limit.saturating_sub(others.saturating_add(hold.count));
         hold.count = hold.count.saturating_add(enter.count.min(room));
     }
@@ -99,6 +99,12 @@ pub(super) fn extend(lease_id: Uuid, ask: &Extend, share: &Share, row: &mut Lock
         hold.expire_at = hold.expire_at.max(now + ask.ttl);
     }
     let answer = answer(hold);
+    if let Some(enter) = share.enter
+        && others > 0
+        && hold.count < ask.count.max(1).saturating_add(enter.count)
+    {
+        want(row, enter.wanted_for);
+    }
     sum_up(row);
     (answer, true)
 }
@@ -178,4 +184,7 @@ fn sum_up(row: &mut LockRow) {
     row.reentrant_count = inside(row);
     let ends = row.shared.iter().map(|hold| hold.expire_at);
     row.expire_at = ends.max().unwrap_or(now);
+    if let Some(first) = row.shared.first() {
+        row.holder.clone_from(&first.holder);
+    }
 }

@@ -36,6 +36,7 @@ impl<C> Held<C> {
         if !not_sent
             || !in_stretch
             || self.undo.is_some()
+            || self.is_shared()
             || self.current.hold_min_until.is_some()
             || self.current.is_revoked()
         {

@@ -321,6 +321,7 @@ impl<C> Held<C> {
             self.notes.push(Note::RenewedAgain(Arc::clone(&self.current)));
         }
         if revoked && !self.current.is_revoked() {
+            self.current.mark_revoked();
             for owner in self.owners() {
                 owner.mark_revoked();
                 self.notes.push(Note::Revoked(owner, remaining));
@@ -371,7 +372,7 @@ impl<C> Held<C> {
         self.retry_at = Some(now + self.pause);
         let longest = options::margin(self.ttl).min(LONGEST_RETRY);
         self.pause = (self.pause * 2).min(longest);
-        if self.row_is_behind() && matches!(self.state, State::Held(_)) {
+        if (self.row_is_behind() || self.is_shared()) && matches!(self.state, State::Held(_)) {
             self.follow_at = self.retry_at;
         }
     }

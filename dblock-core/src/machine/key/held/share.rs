@@ -12,10 +12,10 @@ use super::{Held, Holds, ROW_FOLLOWS_WITHIN, State, ended_reason};
 use crate::error::LostReason;
 use crate::key::Key;
 use crate::machine::env::Time;
-use crate::machine::key::queue::WaitQueue;
+use crate::machine::key::queue::{WANTED_FOR, WaitQueue};
 use crate::machine::out::{Note, Waiter};
 use crate::machine::ownership::Ownership;
-use crate::options::NO_LIMIT;
+use crate::options::{self, NO_LIMIT};
 use crate::store::Enter;
 
 /// Those who share the lease.
@@ -40,6 +40,8 @@ pub(super) struct Group {
 struct Member {
     ownership: Arc<Ownership>,
     holds: u32,
+    /// The end that no renewal moves.
+    own_end: Option<Time>,
 }
 
 impl Group {
@@ -59,10 +61,16 @@ impl Group {
     }
 
     fn add(&mut self, ownership: Arc<Ownership>) {
-        let seat = ownership.seat;
-        self.own_ends.extend(ownership.own_end().map(|end| (end, seat)));
+        let (seat, ttl) = (ownership.seat, ownership.call.options.ttl);
+        let own_end = own_end(&ownership, ttl, ownership.since);
+        self.own_ends.extend(own_end.map(|end| (end, seat)));
         self.limit = self.limit.max(ownership.call.options.limit.unwrap_or(NO_LIMIT));
-        self.members.insert(seat, Member { ownership, holds: 1 });
+        let member = Member {
+            ownership,
+            holds: 1,
+            own_end,
+        };
+        self.members.insert(seat, member);
     }
 
     fn get(&self, ownership: &Arc<Ownership>) -> Option<&Member> {
@@ -76,8 +84,27 @@ impl Group {
     }
 
     fn remove(&mut self, ownership: &Arc<Ownership>) {
-        self.members.remove(&ownership.seat);
-        self.own_ends.retain(|(_, seat)| *seat != ownership.seat);
+        let seat = ownership.seat;
+        if let Some(Member {
+            own_end: Some(end), ..
+        }) = self.members.remove(&seat)
+        {
+            self.own_ends.remove(&(end, seat));
+        }
+    }
+
+    /// The owner has this ttl from now on. Without renewal that sets its end.
+    pub(super) fn set_ttl(&mut self, ownership: &Arc<Ownership>, ttl: Duration, now: Time) {
+        let seat = ownership.seat;
+        let Some(member) = self.get_mut(ownership) else {
+            return;
+        };
+        let after = own_end(ownership, ttl, now);
+        let before = std::mem::replace(&mut member.own_end, after);
+        if let Some(before) = before {
+            self.own_ends.remove(&(before, seat));
+        }
+        self.own_ends.extend(after.map(|end| (end, seat)));
     }
 
     pub(super) fn has(&self, ownership: &Arc<Ownership>) -> bool {
@@ -97,7 +124,10 @@ impl Group {
     /// The lease was extended.
     pub(super) fn move_deadline(&mut self, deadline: Time, now: Time) {
         self.deadline = self.deadline.max(deadline);
-        self.owners().for_each(|owner| owner.move_deadline(deadline, now));
+        for member in self.members.values() {
+            let deadline = member.own_end.map_or(deadline, |end| end.min(deadline));
+            member.ownership.move_deadline(deadline, now);
+        }
     }
 
     /// The store has answered that it counts `count` of them; `inside` were inside when it was asked.
@@ -126,6 +156,17 @@ impl Group {
         let reasons: Option<Vec<_>> = self.owners().map(|owner| owner.ended()).collect();
         reasons?.pop()
     }
+}
+
+/// When an owner ends that has this ttl from `since` on, whatever is renewed.
+fn own_end(owner: &Ownership, ttl: Duration, since: Time) -> Option<Time> {
+    let not_renewed = not_renewed(owner.call.options.renew, ttl, since);
+    owner.max_hold_until.into_iter().chain(not_renewed).min()
+}
+
+/// When a call ends that does not want its lease renewed.
+fn not_renewed(renew: bool, ttl: Duration, since: Time) -> Option<Time> {
+    (!renew).then(|| (since + ttl).before(options::margin(ttl)))
 }
 
 fn end_if_over(owner: &Arc<Ownership>, now: Time, notes: &mut Vec<Note>) {
@@ -189,7 +230,7 @@ impl<C> Held<C> {
             return Some(Ok(None));
         }
         group.remove(ownership);
-        let Some(other) = group.owners().last() else {
+        let Some((_, Member { ownership: other, .. })) = group.members.last_key_value() else {
             self.current = Arc::clone(ownership);
             return None;
         };
@@ -212,6 +253,12 @@ impl<C> Held<C> {
         if inside > 0 && inside != count {
             self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
         }
+    }
+
+    /// Nothing has to go back to the store at once after a member has left: there is no limit, or another one has
+    /// taken its place.
+    pub(crate) fn follows(&self) -> bool {
+        !self.counts_too_many(self.inside())
     }
 
     /// The row counts more than are inside, and others may wait for the room.
@@ -255,21 +302,27 @@ impl<C> Held<C> {
         let waiter = queue.remove(number)?;
         group.room = group.room.saturating_sub(has_room.into());
         group.last_seat += 1;
-        let ownership = Ownership::new(
+        let not_renewed = not_renewed(waiter.call.options.renew, ttl, now);
+        let mut ownership = Ownership::new(
             key.clone(),
             Arc::clone(&waiter.call),
             self.lease_id,
             self.current.fence_token,
             now,
-            group.deadline,
+            not_renewed.map_or(group.deadline, |end| end.min(group.deadline)),
         );
-        let ownership = Arc::new(ownership.shared(group.last_seat));
+        ownership.seat = group.last_seat;
+        let ownership = Arc::new(ownership);
         group.add(Arc::clone(&ownership));
         self.current = Arc::clone(&ownership);
         self.state = State::Held(Holds {
             count: inside + 1,
             closed: false,
         });
+        if inside == 0 {
+            // The former owner need not wait for the store.
+            self.confirmations.reply_to_waiting();
+        }
         if inside + 1 != self.row.holds {
             self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
         }
@@ -287,6 +340,8 @@ impl<C> Held<C> {
         }
         let (_, first) = queue.first()?;
         let limit = first.call.options.limit?;
-        Some(Enter::new(queue.sharing(limit), limit, now.since(first.since)))
+        let mut enter = Enter::new(queue.sharing(limit), limit, now.since(first.since));
+        enter.wanted_for = WANTED_FOR;
+        Some(enter)
     }
 }

@@ -1,6 +1,7 @@
 //! A lease that several callers of the process share.
 
 use super::*;
+use crate::options;
 
 const LONG: Option<Duration> = Some(Duration::from_secs(60));
 
@@ -80,7 +81,7 @@ fn a_place_goes_to_the_next_caller_or_back_to_the_store() {
     assert!(comes(&mut a, "c", sharing(3)).is_empty());
     assert_eq!(counts(&mut a), (2, Some(1)));
     assert!(answered(&mut a, 2).is_empty(), "there is no room");
-    assert_eq!(a.leaves("b", true), ["b confirmed", "c has 7"]);
+    assert_eq!(a.leaves("b", true), ["c has 7", "b confirmed"]);
     assert!(a.sends().is_none(), "the row counts two as before");
     a.leaves("c", true);
     assert_eq!(counts(&mut a), (1, None), "others may wait for the place");
@@ -177,4 +178,32 @@ fn a_lease_that_was_passed_on_is_written_as_shared_at_once() {
     let said = a.says(|machine, env| machine.handle_passed_on(env, lease, 8));
     assert_eq!(said, ["a has 8"]);
     assert_eq!(counts(&mut a), (1, None));
+}
+
+#[test]
+fn a_store_that_is_down_is_not_busy() {
+    let mut a = shared(u32::MAX);
+    a.passes(100 * MS);
+    a.wants_with("now", None, call(sharing(u32::MAX)));
+    a.wants_with("b", Some(SECOND), call(sharing(u32::MAX)));
+    a.sends().unwrap();
+    let down = StoreError::new(StoreErrorKind::Unreachable, "it is down");
+    let said = a.says(|machine, env| machine.handle_answer(env, Err(down)));
+    assert_eq!(said, ["now refused: store"]);
+    assert_eq!(a.passes(SECOND), ["b refused: store"]);
+}
+
+#[test]
+fn one_that_is_not_renewed_ends_with_the_ttl_that_it_is_given_later() {
+    let mut a = shared(u32::MAX);
+    comes(&mut a, "b", sharing(u32::MAX).ttl(2 * SECOND).renew(false));
+    let b = a.ownership.clone().unwrap();
+    let ends = |ttl: Duration, now: Time| Some((now + ttl).before(options::margin(ttl)));
+    assert_eq!(b.deadline(), ends(2 * SECOND, a.now));
+    let confirm = a.confirm("extended");
+    a.says(|machine, env| machine.set_ttl(env, &b, 8 * SECOND, confirm));
+    let now = a.now;
+    assert_eq!(counts(&mut a), (2, None));
+    assert_eq!(answered(&mut a, 2), ["extended confirmed"]);
+    assert_eq!(b.deadline(), ends(8 * SECOND, now));
 }
