@@ -173,12 +173,13 @@ impl Asking {
         self.ask_at
     }
 
-    /// The limit with which the unentered lease was asked for, if there is one. The inner `None`: it is to be had alone.
-    pub(super) fn unentered_limit(&self) -> Option<Option<u32>> {
-        Some(match self.unentered.as_ref()? {
+    /// Whether the unentered lease was asked for as a shared one, if there is one.
+    pub(super) fn unentered_shares(&self) -> Option<bool> {
+        let limit = match self.unentered.as_ref()? {
             Unentered::Next(place) => place.limit,
             Unentered::MustExtend(arriving) => arriving.limit,
-        })
+        };
+        Some(limit.is_some())
     }
 
     /// The store is being asked whether others may enter the lease of this process.

@@ -84,11 +84,13 @@ impl<A, C> Machine<A, C> {
 
     /// Gives back the places and leases that no caller waits for any more.
     pub(super) fn give_up_places(&mut self, now: Time) {
-        let asked = self.asking.unentered_limit();
-        let shares = |limit: Option<u32>| limit.is_some();
-        let first = self.queue.first().map(|(_, first)| first.call.options.limit);
+        let asked = self.asking.unentered_shares();
+        let first = self
+            .queue
+            .first()
+            .map(|(_, first)| first.call.options.limit.is_some());
         // A place for a shared hold is of no use to a caller that wants the lock alone, and the other way round.
-        if asked.is_some() && first.map(shares) != asked.map(shares) {
+        if asked.is_some() && first != asked {
             self.give_up_unentered(now);
             self.asking.ask_now();
         }

@@ -327,8 +327,8 @@ impl<C> Held<C> {
             self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
         }
         if waiter.since < now {
-            let waited = Note::Waited(Arc::clone(&ownership), now.since(waiter.since));
-            self.notes.push(waited);
+            let note = Note::Waited(Arc::clone(&ownership), now.since(waiter.since));
+            self.notes.push(note);
         }
         Some((waiter, ownership))
     }

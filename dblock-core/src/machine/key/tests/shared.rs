@@ -3,7 +3,7 @@
 use super::*;
 use crate::options;
 
-const LONG: Option<Duration> = Some(Duration::from_secs(60));
+const LONG: Option<Duration> = Some(Duration::from_mins(1));
 
 fn sharing(limit: u32) -> LockOptions {
     let mut options = options();
@@ -19,7 +19,7 @@ fn shared(limit: u32) -> Process {
 /// A caller comes.
 fn comes(process: &mut Process, ticket: &'static str, options: LockOptions) -> Vec<String> {
     let mut call = call(options);
-    call.options.wait = Wait::For(Duration::from_secs(60));
+    call.options.wait = Wait::For(Duration::from_mins(1));
     process.says(|machine, env| machine.acquire(env, Arc::new(call), ticket))
 }
 
