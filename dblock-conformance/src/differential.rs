@@ -57,7 +57,7 @@ pub async fn random_requests_are_carried_out_by_the_rules(fixture: &impl Fixture
         fixture,
         seen: look(&*stores[0]).await,
         stores,
-        random: Random::new(seed),
+        random: Random::new(seed, can.shares),
         keys: (0..KEYS).map(|n| key(&format!("{PREFIX} {n}"))).collect(),
         title: String::new(),
     };
@@ -173,6 +173,7 @@ impl<F: Fixture> Run<'_, F> {
                 row.lease_id = fresh;
                 row.reentrant_count = 0;
                 row.next = None;
+                row.shared.clear();
             } else {
                 row.revoked = true;
             }
@@ -189,13 +190,25 @@ async fn look(store: &dyn Store) -> Seen {
     let filter = InspectFilter::new().prefix(PREFIX).include_free();
     let rows = retry(|| store.inspect(&filter)).await;
     let clock = rows.iter().map(|row| row.now).max().expect("the clock's row");
-    let rows = rows
-        .into_iter()
-        .map(|row| (row.key.clone(), changed(row, |it| it.now = Timestamp::EPOCH)));
+    let rows = rows.into_iter().map(|row| {
+        (
+            row.key.clone(),
+            comparable(changed(row, |it| it.now = Timestamp::EPOCH)),
+        )
+    });
     Seen {
         clock,
         rows: rows.collect(),
     }
+}
+
+/// The row without what means nothing: the holds of a free row.
+fn comparable(row: LockRow) -> LockRow {
+    changed(row, |it| {
+        if it.reentrant_count == 0 {
+            it.shared.clear();
+        }
+    })
 }
 
 /// The answers of a batch, with errors. Repeats requests that were not carried out because of others.
@@ -233,8 +246,12 @@ fn clocks(
             let length = ask.wanted_for.unwrap_or_default();
             clocks.push(row.wanted_until - length);
             clocks.extend(row.next.as_ref().map(|next| next.until - length));
+            clocks.extend(row.shared.iter().map(|hold| hold.expire_at - ask.ttl));
         }
-        Action::Extend(ask) => clocks.push(row.expire_at - ask.ttl),
+        Action::Extend(ask) => {
+            clocks.push(row.expire_at - ask.ttl);
+            clocks.extend(row.shared.iter().map(|hold| hold.expire_at - ask.ttl));
+        }
         Action::Release | Action::Transfer(_) => {}
         other => panic!("the suite sends no {other:?}"),
     }
@@ -272,7 +289,7 @@ fn is_explained(
         }
         (expected, _) => expected,
     };
-    let row = (before.is_some() || was_changed).then_some(row);
+    let row = (before.is_some() || was_changed).then(|| comparable(row));
     let after = after.map(|after| changed(after.clone(), |it| it.now = now));
     row == after
         && match (expected, answer) {
