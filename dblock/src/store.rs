@@ -29,6 +29,8 @@ pub(crate) mod kept;
 mod schema;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 mod servers;
+#[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
+mod sharing;
 pub(crate) mod source;
 #[cfg(any(feature = "postgres", feature = "mysql", feature = "sqlite"))]
 pub(crate) mod sql_error;
@@ -57,10 +59,10 @@ pub(crate) use dblock_core::Severity;
 pub(crate) use dblock_core::store::Kind;
 pub use dblock_core::store::schemes;
 pub use dblock_core::store::{
-    Acquire, Action, Capabilities, Extend, HandedOver, Holder, NEXT_TTL, Outcome, Purged, QUEUE_AHEAD,
+    Acquire, Action, Capabilities, Enter, Extend, HandedOver, Holder, NEXT_TTL, Outcome, Purged, QUEUE_AHEAD,
     Record, RecordChange, RecordEntry, RecordFilter, RecordState, RecordVersion, RecordWrite, Records,
-    Released, Request, RunState, SharedHold, Store, StoreError, StoreErrorKind, StoreFuture, Successor,
-    Transfer, WakeUp, WriteLease, clock, rules,
+    Released, Request, RunState, Share, SharedHold, Store, StoreError, StoreErrorKind, StoreFuture,
+    Successor, Transfer, WakeUp, WriteLease, clock, rules,
 };
 pub(crate) use dblock_core::{Finding, InspectFilter, LockRow};
 

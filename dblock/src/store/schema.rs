@@ -8,9 +8,10 @@ use super::table::{DEFAULT_TABLE, TableName};
 use super::{StoreError, StoreErrorKind};
 
 /// The version that the scripts in `migrations/` create.
-pub(crate) const SCHEMA_VERSION: i32 = 3;
+pub(crate) const SCHEMA_VERSION: i32 = 4;
 
-/// The oldest version whose lock table this client can use. Version 3 only adds the table of records.
+/// The oldest version whose lock table this client can use for exclusive locks. Version 3 only adds the table of records,
+/// and version 4 the column `shared`.
 const LOCKS_SINCE: i32 = 2;
 
 /// The first version with a table of records.
@@ -45,6 +46,18 @@ pub(crate) fn no_records(table: &TableName) -> StoreError {
         format!(
             "the table of records {table}_record is not there; call `locks.admin().migrate()`, build the manager with \
              `auto_migrate(true)`, or run the script `…_record.sql` in the folder `migrations/` of the dblock crate"
+        ),
+    )
+}
+
+/// The error for a lock table without the column `shared`.
+pub(crate) fn no_shared(table: &TableName) -> StoreError {
+    StoreError::new(
+        StoreErrorKind::Schema,
+        format!(
+            "the lock table {table} has no column `shared`, which shared and limited locks need; call \
+             `locks.admin().migrate()`, build the manager with `auto_migrate(true)`, or run the script `…_shared.sql` in \
+             the folder `migrations/` of the dblock crate"
         ),
     )
 }
@@ -124,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn version_2_is_enough_for_locks_and_not_for_records() {
+    fn version_2_is_enough_for_exclusive_locks() {
         let table = TableName::parse("ops.locks").unwrap();
         let found = |version| {
             Some(SchemaVersion {
@@ -133,8 +146,17 @@ mod tests {
             })
         };
         assert!(check(found(2), &table).is_ok() && check(found(1), &table).is_err());
-        assert!(!is_complete(found(2)) && is_complete(found(3)) && !is_complete(None));
+        assert!(!is_complete(found(3)) && is_complete(found(4)) && !is_complete(None));
         assert!(!has_records(found(2)) && has_records(found(3)) && !has_records(None));
+        let no_shared = no_shared(&table).to_string();
+        assert!(
+            no_shared.starts_with("the lock table ops.locks has no column `shared`"),
+            "{no_shared}"
+        );
+        assert!(
+            no_shared.contains("call `locks.admin().migrate()`"),
+            "{no_shared}"
+        );
         let missing = no_records(&table).to_string();
         assert!(
             missing.contains("ops.locks_record is not there; call `locks.admin().migrate()`"),

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::StoreError;
 use super::clock::{Timestamp, length};
 use super::schema::SchemaVersion;
+use super::sharing;
 use super::{LockRow, Successor};
 use super::{Record, RecordState};
 use crate::Key;
@@ -57,6 +58,28 @@ where
     }
     Ok(found)
 }
+
+/// The same row with its column `shared`, which is selected under that name.
+pub(crate) fn with_shared<'r, R>(row: &'r R, mut found: LockRow) -> Result<LockRow, sqlx::Error>
+where
+    R: Row,
+    for<'n> &'n str: ColumnIndex<R>,
+    String: Decode<'r, R::Database> + Type<R::Database>,
+{
+    if let Some(text) = row.try_get::<Option<String>, _>("shared")? {
+        sharing::add(&mut found, &text).map_err(unreadable)?;
+    }
+    Ok(found)
+}
+
+/// The column `shared` of the row that the table `t` of a query has, or NULL where a table of an earlier schema version
+/// has no such column. Then the name is that of [`NOT_SHARED`], which must be among the query's tables.
+pub(crate) fn shared_if_there(table: &str) -> String {
+    format!("(SELECT shared FROM {table} AS itself WHERE itself.lock_key = t.lock_key) AS shared")
+}
+
+/// See [`shared_if_there`].
+pub(crate) const NOT_SHARED: &str = "(SELECT NULL AS shared) AS not_shared";
 
 /// The columns of a record, in the order in which they are selected.
 pub(crate) const RECORD_COLUMNS: &str = "record_key, state, attempts, fence_token, fingerprint, result, error, holder, \

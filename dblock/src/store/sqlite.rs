@@ -110,6 +110,7 @@ impl Store for SqliteStore {
         can.verify_in = true;
         can.raises_tokens = true;
         can.purge = true;
+        can.shares = true;
         can
     }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use dblock::store::clock::micros;
 use dblock::store::{Acquire, Action, Request, Store as _};
 use dblock::{Key, LockRow, open};
+use serde_json::json;
 use sqlx::AssertSqlSafe;
 use uuid::Uuid;
 
@@ -16,6 +17,26 @@ const HELD: &str = "lock_key, lock_owner, reentrant_count, expire_at, lease_id, 
 
 const NEXT: &str = "next_lease, next_owner, next_holder, next_ttl, next_spare, next_since, next_until";
 
+/// The column that says who shares the lock.
+fn shared(row: &LockRow) -> Option<String> {
+    let holds: Vec<_> = row
+        .shared
+        .iter()
+        .map(|hold| {
+            json!({
+                "lease": hold.lease_id.to_string(), "holder": hold.holder, "count": hold.count,
+                "number": hold.number, "until": hold.expire_at.as_micros(),
+            })
+        })
+        .collect();
+    let next = row.next.as_ref().and_then(|next| {
+        let (lease, owner) = (next.lease_id.to_string(), next.owner.to_string());
+        Some(json!({ "lease": lease, "owner": owner, "limit": next.limit? }))
+    });
+    (!holds.is_empty() || next.is_some())
+        .then(|| json!({ "phase": row.lease_id.to_string(), "holds": holds, "next": next }).to_string())
+}
+
 /// Writes rows in the place of those with the same keys, every column of them.
 pub(super) async fn place(backend: &Backend, rows: &[LockRow]) {
     let table = &backend.table;
@@ -23,8 +44,8 @@ pub(super) async fn place(backend: &Backend, rows: &[LockRow]) {
     let insert = |row: &LockRow, parameter: fn(usize) -> String| {
         // A row without a successor has what these columns are by default.
         let (columns, count) = match row.next {
-            Some(_) => (format!("{HELD}, {NEXT}"), 18),
-            None => (HELD.to_owned(), 11),
+            Some(_) => (format!("{HELD}, shared, {NEXT}"), 19),
+            None => (format!("{HELD}, shared"), 12),
         };
         let parameters: Vec<_> = (1..=count).map(parameter).collect();
         let parameters = parameters.join(", ");
@@ -48,7 +69,8 @@ pub(super) async fn place(backend: &Backend, rows: &[LockRow]) {
                     .bind(row.wanted_until.as_micros())
                     .bind(row.acquired_at.as_micros())
                     .bind(row.holder.as_str())
-                    .bind(row.revoked);
+                    .bind(row.revoked)
+                    .bind(shared(row));
                 if let Some(next) = &row.next {
                     query = query
                         .bind(next.lease_id)

@@ -7,10 +7,11 @@ use uuid::Uuid;
 use crate::place::Place;
 use crate::{acquire, kind, one, release, row, run, token};
 
-const SCRIPTS: [&str; 3] = [
+const SCRIPTS: [&str; 4] = [
     include_str!("../../../dblock/migrations/mysql/0001_distributed_lock.sql"),
     include_str!("../../../dblock/migrations/mysql/0002_successor.sql"),
     include_str!("../../../dblock/migrations/mysql/0003_record.sql"),
+    include_str!("../../../dblock/migrations/mysql/0004_shared.sql"),
 ];
 
 /// Runs scripts as `mysql --force` does, up to `limit` statements.
@@ -61,7 +62,7 @@ impl ByHand {
                 .fetch_all(&mut self.admin)
                 .await
                 .unwrap();
-        assert_eq!(versions, [(3, 2)]);
+        assert_eq!(versions, [(4, 2)]);
     }
 
     async fn end(mut self) {
@@ -88,13 +89,15 @@ async fn a_script_that_failed_to_add_the_columns_does_not_promise_them() {
         return;
     };
     by_hand(&mut hand.admin, &SCRIPTS[..1], usize::MAX).await;
-    let (_, promise) = SCRIPTS[1].rsplit_once("-- Last").unwrap();
-    let promise = format!("-- {promise}");
-    let error = sqlx::raw_sql(sqlx::AssertSqlSafe(promise))
-        .execute(&mut hand.admin)
-        .await
-        .unwrap_err();
-    assert!(error.to_string().contains("next_until"), "{error}");
+    for (script, column) in [(SCRIPTS[1], "next_until"), (SCRIPTS[3], "shared")] {
+        let (_, promise) = script.rsplit_once("-- Last").unwrap();
+        let promise = format!("-- {promise}");
+        let error = sqlx::raw_sql(sqlx::AssertSqlSafe(promise))
+            .execute(&mut hand.admin)
+            .await
+            .unwrap_err();
+        assert!(error.to_string().contains(column), "{error}");
+    }
     let (kind, text) = kind(hand.store().check_schema().await);
     assert_eq!(kind, StoreErrorKind::Schema);
     assert!(text.contains("locks.admin().migrate()"), "{text}");
@@ -103,7 +106,7 @@ async fn a_script_that_failed_to_add_the_columns_does_not_promise_them() {
 
 #[tokio::test]
 async fn a_migration_that_was_interrupted_anywhere_is_finished_and_keeps_the_rows() {
-    for statements in 0..=7 {
+    for statements in 0..=9 {
         let Some(mut hand) = ByHand::new().await else {
             return;
         };

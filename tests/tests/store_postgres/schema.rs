@@ -57,7 +57,7 @@ async fn a_table_of_version_1_is_upgraded() {
     assert!(!upgraded.contains("reserved"), "{upgraded}");
     let version = AssertSqlSafe(format!("SELECT version, min_client FROM {}_version", bench.table));
     let version: (i32, i32) = sqlx::query_as(version).fetch_one(&mut user).await.unwrap();
-    assert_eq!(version, (3, 2));
+    assert_eq!(version, (4, 2));
     // The row is as it was.
     let next = queueing("held", TTL);
     assert!(matches!(ask(&bench.store(), &next).await, Outcome::Queued { .. }));
@@ -132,6 +132,7 @@ async fn the_scripts_run_by_hand() {
     let scripts = [
         include_str!("../../../migrations/postgres/0001_distributed_lock.sql"),
         include_str!("../../../migrations/postgres/0002_record.sql"),
+        include_str!("../../../migrations/postgres/0003_shared.sql"),
     ];
     let mut user = url.parse::<PgConnectOptions>().unwrap().connect().await.unwrap();
     let set =

@@ -9,6 +9,7 @@ mod file;
 mod pass_on;
 mod purge;
 mod schema;
+mod shared;
 
 use std::path::Path;
 use std::sync::Arc;

@@ -27,10 +27,11 @@ async fn a_migration_waits_for_a_write_transaction() {
     migration.await.unwrap().unwrap();
 }
 
-const SCRIPTS: [&str; 3] = [
+pub(crate) const SCRIPTS: [&str; 4] = [
     include_str!("../../../dblock/migrations/sqlite/0001_distributed_lock.sql"),
     include_str!("../../../dblock/migrations/sqlite/0002_successor.sql"),
     include_str!("../../../dblock/migrations/sqlite/0003_record.sql"),
+    include_str!("../../../dblock/migrations/sqlite/0004_shared.sql"),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -55,7 +56,7 @@ async fn a_table_of_version_1_is_upgraded_by_many_at_once_and_keeps_its_rows() {
             .fetch_all(&mut user)
             .await
             .unwrap();
-    assert_eq!(versions, [(3, 2)]);
+    assert_eq!(versions, [(4, 2)]);
     let old = row(&*store, "old").await.unwrap();
     assert_eq!((old.fence_token, old.fence_ceiling, old.next), (7, 8, None));
     let taken = one(&*store, &acquire("old", TTL)).await.unwrap();
@@ -69,15 +70,18 @@ async fn a_table_of_version_1_is_upgraded_by_many_at_once_and_keeps_its_rows() {
 async fn the_scripts_run_by_hand_and_a_second_time_in_vain() {
     let file = File::new();
     let mut user = file.user().await;
-    let [first, second, third] = SCRIPTS;
+    let [first, second, third, fourth] = SCRIPTS;
     execute(&mut user, first).await;
     execute(&mut user, first).await;
     execute(&mut user, &format!("BEGIN IMMEDIATE; {second}; COMMIT")).await;
     for _ in 0..2 {
         execute(&mut user, &format!("BEGIN IMMEDIATE; {third}; COMMIT")).await;
     }
-    let again = sqlx::raw_sql(second).execute(&mut user).await.unwrap_err();
-    assert!(again.to_string().contains("duplicate column name"), "{again}");
+    execute(&mut user, &format!("BEGIN IMMEDIATE; {fourth}; COMMIT")).await;
+    for script in [second, fourth] {
+        let again = sqlx::raw_sql(script).execute(&mut user).await.unwrap_err();
+        assert!(again.to_string().contains("duplicate column name"), "{again}");
+    }
     let store = file.store();
     store.check_schema().await.unwrap();
     granted(&*store, &acquire("k", TTL)).await;

@@ -14,10 +14,11 @@ use crate::store::sql_row::schema_version;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// The scripts from each schema version to the next. The first one creates version 1.
-const SCRIPTS: [&str; 3] = [
+const SCRIPTS: [&str; 4] = [
     include_str!("../../../migrations/mysql/0001_distributed_lock.sql"),
     include_str!("../../../migrations/mysql/0002_successor.sql"),
     include_str!("../../../migrations/mysql/0003_record.sql"),
+    include_str!("../../../migrations/mysql/0004_shared.sql"),
 ];
 
 /// How long a node waits for the migration of another one.

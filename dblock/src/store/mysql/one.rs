@@ -209,6 +209,7 @@ impl Single<'_> {
         let reply = extended.last_insert_id();
         let remaining = Duration::from_micros(reply / 4);
         Ok(Outcome::extended(remaining)
+            .with_count(ask.count.max(1))
             .with_revoked(reply & 2 != 0)
             .with_wanted(reply & 1 != 0))
     }

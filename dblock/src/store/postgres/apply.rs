@@ -188,6 +188,10 @@ fn read<A: ByStatement>(
             .map_err(|_| row::unexpected("a key that was not asked for"))?;
         let Placed { place, request, .. } = part[found];
         let outcome = row::outcome(row, A::KIND, request.record.is_some())?;
+        let outcome = match &request.action {
+            Action::Extend(ask) => outcome.with_count(ask.count.max(1)),
+            _ => outcome,
+        };
         answers[place] = Some(Ok(outcome));
     }
     Ok(())

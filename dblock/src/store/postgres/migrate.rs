@@ -29,6 +29,7 @@ const TRIES: usize = 80;
 const SCRIPT: &str = concat!(
     include_str!("../../../migrations/postgres/0001_distributed_lock.sql"),
     include_str!("../../../migrations/postgres/0002_record.sql"),
+    include_str!("../../../migrations/postgres/0003_shared.sql"),
 );
 
 pub(super) async fn check_schema(store: &PostgresStore) -> Result<(), StoreError> {

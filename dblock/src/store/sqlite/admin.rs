@@ -3,10 +3,10 @@
 use sqlx::sqlite::SqliteRow;
 use uuid::Uuid;
 
-use super::row::lock_row;
+use super::row::{lock_row, unexpected};
 use super::{Query, SqliteStore, query, statement};
 use crate::Key;
-use crate::store::{InspectFilter, LockRow, StoreError};
+use crate::store::{InspectFilter, LockRow, StoreError, sql_row};
 
 pub(super) async fn inspect(store: &SqliteStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
     let (prefix, held_only) = (filter.get_prefix(), !filter.get_include_free());
@@ -23,7 +23,8 @@ pub(super) async fn inspect(store: &SqliteStore, filter: &InspectFilter) -> Resu
         let query = statement(&store.statements.inspect).bind(filter.first_key());
         query.bind(prefix).bind(key).bind(held_only).bind(limit)
     };
-    rows(store, query).await?.iter().map(lock_row).collect()
+    let with_shared = |row| sql_row::with_shared(row, lock_row(row)?).map_err(unexpected);
+    rows(store, query).await?.iter().map(with_shared).collect()
 }
 
 pub(super) async fn revoke(store: &SqliteStore, key: &Key) -> Result<bool, StoreError> {

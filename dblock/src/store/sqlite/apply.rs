@@ -1,15 +1,18 @@
 //! Carries out requests: usual ones by one statement each, others by the rules.
 
 use sqlx::SqliteConnection;
+use sqlx::sqlite::SqliteRow;
 
-use super::row::{get, lock_row, now, outcome};
+use super::row::{get, lock_row, now, outcome, unexpected};
 use super::sql::{BEGIN, COMMIT};
-use super::{SqliteStore, query};
+use super::{SqliteStore, error, query};
 use crate::Key;
 use crate::store::RecordChange;
 use crate::store::clock::{Timestamp, micros};
 use crate::store::rules::still_busy;
-use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind, rules};
+use crate::store::sharing::{self, asks_to_share};
+use crate::store::sql_row::with_shared;
+use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind, rules, schema};
 
 type Answer = Result<Outcome, StoreError>;
 
@@ -97,10 +100,12 @@ impl SqliteStore {
         if !matches!(request.action, Action::Acquire(_)) {
             return Ok(None);
         }
-        Ok(still_busy(
-            request,
-            &self.read_row(connection, &request.key).await?,
-        ))
+        let row = if asks_to_share(&request.action) {
+            self.read_shared(connection, &request.key).await?
+        } else {
+            self.read_row(connection, &request.key).await?
+        };
+        Ok(still_busy(request, &row))
     }
 
     /// Carries out one request in a write transaction. Returns its answer, or the database's error.
@@ -141,13 +146,15 @@ impl SqliteStore {
         Ok(outcome.with_recorded(written))
     }
 
-    /// Carries out the usual case of a request, in one statement. `None`: another case, and nothing was done.
+    /// Carries out the usual case of a request, in one statement. `None`: another case, and nothing was done. What
+    /// concerns a shared hold is no usual case.
     async fn usual(
         &self,
         connection: &mut SqliteConnection,
         request: &Request,
     ) -> Result<Option<Outcome>, StoreError> {
         let statement = match &request.action {
+            action if asks_to_share(action) => return Ok(None),
             Action::Acquire(_) => &self.statements.take,
             Action::Extend(_) => &self.statements.extend,
             Action::Release => &self.statements.free,
@@ -183,13 +190,25 @@ impl SqliteStore {
         connection: &mut SqliteConnection,
         request: &Request,
     ) -> Result<Answer, StoreError> {
-        let mut row = self.read_row(connection, &request.key).await?;
+        let shares = asks_to_share(&request.action);
+        let mut row = match request.action {
+            _ if shares => self.read_shared(connection, &request.key).await?,
+            // The lease may be a shared hold, unless the table has none.
+            Action::Release => match self.read_shared(connection, &request.key).await {
+                Err(error) if error.kind() == StoreErrorKind::Schema => {
+                    self.read_row(connection, &request.key).await?
+                }
+                row => row?,
+            },
+            _ => self.read_row(connection, &request.key).await?,
+        };
+        let writes_shared = shares || !row.shared.is_empty();
         let carried_out = match rules::carry_out(request, &mut row) {
             Ok(carried_out) => carried_out,
             Err(refused) => return Ok(Err(refused)),
         };
         if carried_out.changed {
-            self.write(connection, &row).await?;
+            self.write(connection, &row, writes_shared).await?;
         }
         self.with_record(connection, request, carried_out.outcome, carried_out.record)
             .await
@@ -202,6 +221,27 @@ impl SqliteStore {
         key: &Key,
     ) -> Result<LockRow, StoreError> {
         let rows = self.rows(connection, query(&self.statements.read, key)).await?;
+        Self::row_or_new(&rows, key)
+    }
+
+    /// The row with its column `shared`.
+    async fn read_shared(&self, connection: &mut SqliteConnection, key: &Key) -> Result<LockRow, StoreError> {
+        let read = query(&self.statements.read_shared, key)
+            .fetch_all(connection)
+            .await;
+        let rows = read.map_err(|error| {
+            if error::is_missing_column(&error) {
+                schema::no_shared(&self.table).with_source(error)
+            } else {
+                self.failed(error)
+            }
+        })?;
+        let row = Self::row_or_new(&rows, key)?;
+        with_shared(&rows[0], row).map_err(unexpected)
+    }
+
+    /// The row that was read, or the one to use for a key that has none.
+    fn row_or_new(rows: &[SqliteRow], key: &Key) -> Result<LockRow, StoreError> {
         let row = rows.first().ok_or_else(|| {
             StoreError::new(
                 StoreErrorKind::Other,
@@ -214,9 +254,19 @@ impl SqliteStore {
         }
     }
 
-    async fn write(&self, connection: &mut SqliteConnection, row: &LockRow) -> Result<(), StoreError> {
+    async fn write(
+        &self,
+        connection: &mut SqliteConnection,
+        row: &LockRow,
+        with_shared: bool,
+    ) -> Result<(), StoreError> {
         let next = row.next.as_ref();
-        let write = query(&self.statements.write, &row.key)
+        let statement = if with_shared {
+            &self.statements.write_shared
+        } else {
+            &self.statements.write
+        };
+        let mut write = query(statement, &row.key)
             .bind(row.owner)
             .bind(row.reentrant_count)
             .bind(row.expire_at.as_micros())
@@ -234,6 +284,9 @@ impl SqliteStore {
             .bind(next.map(|next| next.spare_tokens))
             .bind(next.map(|next| next.since.as_micros()))
             .bind(next.map(|next| next.until.as_micros()));
+        if with_shared {
+            write = write.bind(sharing::column(row));
+        }
         self.rows(connection, write).await.map(drop)
     }
 

@@ -23,9 +23,14 @@ const NOT_WRITTEN: &str = "the database file could not be written or read; check
 
 /// SQLite's message, where its result code says nothing.
 const NO_TABLE: &str = "no such table";
+const NO_COLUMN: &str = "no such column";
 
 pub(super) fn is_missing_table(error: &sqlx::Error) -> bool {
     says(error, NO_TABLE)
+}
+
+pub(super) fn is_missing_column(error: &sqlx::Error) -> bool {
+    says(error, NO_COLUMN)
 }
 
 /// Whether SQLite's message begins with `text`.
@@ -40,7 +45,7 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
     let schema = if is_missing_table(&error) {
         schema::check(None, table).err()
     } else {
-        says(&error, "no such column").then(|| schema::foreign(table))
+        is_missing_column(&error).then(|| schema::foreign(table))
     };
     match schema {
         Some(schema) => schema.with_source(error),

@@ -11,9 +11,10 @@ use crate::store::{Action, LockRow, Outcome, Released, Request, StoreError, Stor
 
 /// The outcome in the row of a usual statement.
 pub(super) fn outcome(request: &Request, row: &SqliteRow) -> Result<Outcome, StoreError> {
-    Ok(match request.action {
+    Ok(match &request.action {
         Action::Acquire(_) => Outcome::granted(get(row, 0)?, length(get(row, 1)?)).with_wanted(get(row, 2)?),
-        Action::Extend(_) => Outcome::extended(length(get(row, 0)?))
+        Action::Extend(ask) => Outcome::extended(length(get(row, 0)?))
+            .with_count(ask.count.max(1))
             .with_revoked(get(row, 1)?)
             .with_wanted(get(row, 2)?),
         Action::Release => Outcome::Released(Released::Freed),

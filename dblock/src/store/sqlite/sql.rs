@@ -17,7 +17,7 @@ pub(super) use self::record::RecordStatements;
 #[cfg(feature = "run_once")]
 pub(super) use self::record::complete_in;
 
-use crate::store::sql_row::{COLUMNS, WIDTH};
+use crate::store::sql_row::{COLUMNS, NOT_SHARED, shared_if_there};
 use crate::store::table::TableName;
 
 /// µs since the Unix epoch. The clock has ms, which floating point holds only approximately, so it is rounded
@@ -33,7 +33,9 @@ pub(super) struct Statements {
     pub(super) extend: Arc<str>,
     pub(super) free: Arc<str>,
     pub(super) read: Arc<str>,
+    pub(super) read_shared: Arc<str>,
     pub(super) write: Arc<str>,
+    pub(super) write_shared: Arc<str>,
     pub(super) revoke: Arc<str>,
     pub(super) force_release: Arc<str>,
     pub(super) inspect: Arc<str>,
@@ -54,8 +56,10 @@ impl Statements {
             take: take(table).into(),
             extend: extend(table).into(),
             free: free(table).into(),
-            read: read(table).into(),
-            write: write(table).into(),
+            read: read(table, "").into(),
+            read_shared: read(table, ", shared").into(),
+            write: write(table, COLUMNS).into(),
+            write_shared: write(table, &format!("{COLUMNS}, shared")).into(),
             revoke: revoke(table).into(),
             force_release: force_release(table).into(),
             inspect: inspect(table).into(),
@@ -134,17 +138,23 @@ fn end(table: &str) -> String {
     )
 }
 
-/// $1 key. The row, or NULL in all columns, and the clock.
-fn read(table: &str) -> String {
-    format!("SELECT {COLUMNS}, {NOW} FROM (SELECT 1) LEFT JOIN {table} ON lock_key = $1")
+/// $1 key. The row, or NULL in all columns, the clock, and further columns.
+fn read(table: &str, more: &str) -> String {
+    format!("SELECT {COLUMNS}, {NOW}{more} FROM (SELECT 1) LEFT JOIN {table} ON lock_key = $1")
 }
 
-/// Writes a whole row: [`COLUMNS`] in their order.
-fn write(table: &str) -> String {
-    let values: Vec<_> = (1..=WIDTH).map(|n| format!("${n}")).collect();
+/// Writes these columns of a row, in their order, the key first. The other columns of the row stay.
+fn write(table: &str, columns: &str) -> String {
+    let names = || columns.split(", ");
+    let values: Vec<_> = (1..=names().count()).map(|n| format!("${n}")).collect();
+    let changes: Vec<_> = names()
+        .skip(1)
+        .map(|name| format!("{name} = excluded.{name}"))
+        .collect();
     format!(
-        "INSERT OR REPLACE INTO {table} ({COLUMNS}) VALUES ({})",
-        values.join(", ")
+        "INSERT INTO {table} ({columns}) VALUES ({}) ON CONFLICT (lock_key) DO UPDATE SET {}",
+        values.join(", "),
+        changes.join(", ")
     )
 }
 
@@ -168,9 +178,10 @@ fn force_release(table: &str) -> String {
 /// bytes: LIKE and GLOB would see wildcards in the prefix.
 fn inspect(table: &str) -> String {
     format!(
-        "SELECT {COLUMNS}, {NOW} FROM {table} \
+        "SELECT {COLUMNS}, {NOW}, {shared} FROM {table} AS t, {NOT_SHARED} \
          WHERE lock_key >= $1 AND {prefix} AND ($3 IS NULL OR lock_key > $3) AND (NOT $4 OR {held}) \
          ORDER BY lock_key LIMIT $5",
+        shared = shared_if_there(table),
         prefix = has_prefix("$2"),
         held = held()
     )
@@ -180,11 +191,12 @@ fn inspect(table: &str) -> String {
 /// of the prefix.
 fn inspect_urgent(table: &str) -> String {
     format!(
-        "SELECT {COLUMNS}, {NOW} FROM (SELECT *, CASE WHEN NOT ({held}) THEN 2 \
+        "SELECT {COLUMNS}, {NOW}, {shared} FROM (SELECT *, CASE WHEN NOT ({held}) THEN 2 \
              WHEN wanted_until > {NOW} OR next_until > {NOW} THEN 0 ELSE 1 END AS urgency \
-             FROM {table} WHERE lock_key >= $1 AND {prefix}) \
+             FROM {table} WHERE lock_key >= $1 AND {prefix}) AS t, {NOT_SHARED} \
          WHERE (NOT $2 OR urgency < 2) AND ($4 IS NULL OR (urgency, acquired_at, lock_key) > ($4, $5, $6)) \
          ORDER BY urgency, acquired_at, lock_key LIMIT $3",
+        shared = shared_if_there(table),
         prefix = has_prefix("$1"),
         held = held()
     )
