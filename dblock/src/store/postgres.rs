@@ -17,6 +17,7 @@ mod purge;
 mod record;
 mod row;
 mod session;
+mod shared;
 mod source;
 mod sql;
 mod statement;
@@ -189,6 +190,7 @@ impl Store for PostgresStore {
         can.concurrency = 3;
         can.wake_ups = true;
         can.purge = true;
+        can.shares = true;
         can
     }
 

@@ -26,7 +26,7 @@ on_every_store!(memory:
     a_thousand_calls_share_a_limit,
     what_needs_the_lock_alone_is_refused,
 );
-on_every_store!(servers: a_store_without_shared_locks_says_so);
+on_every_store!(mysql: a_store_without_shared_locks_says_so);
 
 /// How many are inside, and how many have been at once.
 #[derive(Default)]

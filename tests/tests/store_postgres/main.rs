@@ -20,6 +20,7 @@ mod plans;
 mod poolers;
 mod refusals;
 mod schema;
+mod shared;
 mod standby;
 mod users;
 mod wake_ups;

@@ -17,7 +17,7 @@ const SESSIONS: &str =
     "FROM pg_stat_activity WHERE query = 'LISTEN \"dblock_' || '{t}'::regclass::oid || '\"'";
 
 /// A store that listens, and what it has told.
-struct Listener {
+pub(crate) struct Listener {
     told: mpsc::UnboundedReceiver<WakeUp>,
     end: JoinHandle<StoreError>,
 }
@@ -37,13 +37,13 @@ impl Listener {
     }
 
     /// One that is past the beginning.
-    async fn listening(store: PostgresStore) -> Self {
+    pub(crate) async fn listening(store: PostgresStore) -> Self {
         let mut listener = Self::start(store);
         assert_eq!(listener.next().await, WakeUp::Listening);
         listener
     }
 
-    async fn next(&mut self) -> WakeUp {
+    pub(crate) async fn next(&mut self) -> WakeUp {
         match self.told.recv().await {
             Some(wake_up) => wake_up,
             None => panic!("ended: {}", (&mut self.end).await.unwrap()),

@@ -37,7 +37,7 @@ pub(super) async fn inspect(
         statement.await
     };
     let shown = |row: &PgRow| {
-        let mut shown = row::lock_row(row)?;
+        let mut shown = row::shown(row)?;
         shown.transaction = row::locked(row)?.known();
         if held_only && !shown.is_held() {
             // It was kept when the row was chosen, and that has ended since.
@@ -62,7 +62,7 @@ pub(super) async fn shown(store: &PostgresStore, key: &Key) -> Result<Option<Loc
     loop {
         let rows = rows(store, &store.sql.row, |query| query.bind(key.as_str())).await?;
         let Some(read) = rows.first() else { return Ok(None) };
-        let mut row = row::lock_row(read).map_err(|error| store.failed(error))?;
+        let mut row = row::shown(read).map_err(|error| store.failed(error))?;
         let xmax = match row::locked(read).map_err(|error| store.failed(error))? {
             Locked::Perhaps(xmax) if !row.has_lease() => xmax,
             locked => {
@@ -106,7 +106,7 @@ pub(super) async fn rows_of(store: &PostgresStore, keys: &[Key]) -> Vec<Result<O
         }
         let keyed = |row: &PgRow| {
             let key = row.try_get(0).and_then(sql_row::key);
-            let read = row::lock_row(row).map_err(|error| store.failed(error));
+            let read = row::shown(row).map_err(|error| store.failed(error));
             Ok((key.map_err(|error| store.failed(error))?, read))
         };
         rows.iter().map(keyed).collect()

@@ -10,8 +10,9 @@ use super::certain::certain;
 use super::session::Session;
 use super::sql::{Sql, Statements};
 use super::statement::Statement;
-use super::{PostgresStore, error, record, row};
+use super::{PostgresStore, error, record, row, shared};
 use crate::store::clock::micros;
+use crate::store::sharing::asks_to_share;
 use crate::store::sql_error::unsupported_action;
 use crate::store::{
     Acquire, Action, Extend, HandedOver, Kind, Outcome, RecordChange, Request, StoreError, StoreErrorKind,
@@ -32,9 +33,12 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
     };
     // Acquires last, because only they can be slow.
     batch.carry_out::<Extend>(requests).await;
+    batch.share(requests, Kind::Extend).await;
     batch.carry_out::<Release>(requests).await;
+    shared::release(store, requests, &mut batch.answers).await;
     batch.carry_out::<Transfer>(requests).await;
     batch.carry_out::<Acquire>(requests).await;
+    batch.share(requests, Kind::Acquire).await;
     // No statement answered: the row was locked, or inserted, changed or deleted meanwhile.
     let skipped = |answer: Option<Answer>| answer.unwrap_or(Ok(Outcome::Skipped));
     let answers: Vec<Answer> = batch.answers.into_iter().map(skipped).collect();
@@ -60,6 +64,33 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
+    /// Carries out the requests of this kind for shared holds.
+    async fn share(&mut self, requests: &[Request], kind: Kind) {
+        let of_kind = |place: &usize| {
+            let action = &requests[*place].action;
+            asks_to_share(action) && Kind::of(action) == kind
+        };
+        let mut parts = vec![(0..requests.len()).filter(of_kind).collect::<Vec<_>>()];
+        while let Some(mut part) = parts.pop() {
+            let executed = match &self.unreachable {
+                None => shared::execute(self.store, requests, &part, &mut self.answers).await,
+                Some(error) => Err(error.clone()),
+            };
+            let Err(error) = executed else { continue };
+            part.retain(|place| self.answers[*place].is_none());
+            if part.len() > 1 && may_be_one_row(error.kind()) {
+                parts.extend(part.into_iter().map(|place| vec![place]));
+                continue;
+            }
+            for place in part {
+                self.answers[place] = Some(Err(error.clone()));
+            }
+            if error.kind() == StoreErrorKind::Unreachable {
+                self.unreachable = Some(error);
+            }
+        }
+    }
+
     async fn carry_out<A: ByStatement>(&mut self, requests: &[Request]) {
         let mut parts = vec![group::<A>(requests, true), group(requests, false)];
         while let Some(mut part) = parts.pop() {
@@ -88,7 +119,7 @@ impl Batch<'_> {
     }
 }
 
-/// The requests of one action, with records or without, in the byte order of their keys. Rows are inserted in
+/// The requests of one action on exclusive locks, with records or without, in the byte order of their keys. Rows are inserted in
 /// this order.
 fn group<A: ByStatement>(requests: &[Request], recorded: bool) -> Vec<Placed<'_, A>> {
     let placed = |(place, request)| Placed::new(place, request);
@@ -230,9 +261,10 @@ impl<A> Clone for Placed<'_, A> {
 impl<A> Copy for Placed<'_, A> {}
 
 impl<'a, A: ByStatement> Placed<'a, A> {
-    /// `None` for another action.
+    /// `None` for another action, and for one on a shared hold.
     fn new(place: usize, request: &'a Request) -> Option<Self> {
-        A::of(&request.action).map(|action| Self {
+        let action = A::of(&request.action).filter(|_| !asks_to_share(&request.action));
+        action.map(|action| Self {
             place,
             request,
             action,

@@ -15,6 +15,11 @@ pub(super) fn lock_row(row: &PgRow) -> Result<LockRow, sqlx::Error> {
     sql_row::lock_row(row, sql_row::key(row.try_get(0)?)?, row.try_get(WIDTH)?)
 }
 
+/// A row as people see it: with its column `shared`.
+pub(super) fn shown(row: &PgRow) -> Result<LockRow, sqlx::Error> {
+    sql_row::with_shared(row, lock_row(row)?)
+}
+
 /// What is known of a transaction that has a row locked.
 pub(super) enum Locked {
     /// Nobody has it locked, except perhaps a statement of ours for a moment.
@@ -24,7 +29,7 @@ pub(super) enum Locked {
     By(OpenTransaction),
 }
 
-/// The column behind those of [`lock_row`].
+/// The column behind the clock.
 pub(super) fn locked(row: &PgRow) -> Result<Locked, sqlx::Error> {
     let text: &str = row.try_get(WIDTH + 1)?;
     Locked::parse(text).ok_or_else(|| unexpected("an unknown transaction"))

@@ -35,6 +35,7 @@ mod one;
 mod open;
 mod record;
 mod rest;
+mod shared;
 mod take;
 
 use std::sync::Arc;
@@ -194,6 +195,15 @@ pub(super) struct Statements {
     pub(super) quiet: Option<Arc<str>>,
 }
 
+/// The statements for shared holds.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub(super) read: Arc<str>,
+    pub(super) unchanged: Arc<str>,
+    pub(super) write: Arc<str>,
+    pub(super) insert: Arc<str>,
+}
+
 /// Every statement for one table.
 #[derive(Debug)]
 pub(super) struct Sql {
@@ -204,6 +214,8 @@ pub(super) struct Sql {
     /// Acquires and releases that also change records.
     pub(super) acquire_recorded: Statements,
     pub(super) release_recorded: Statements,
+    /// For shared holds.
+    pub(super) shared: Shared,
     pub(super) rows: Arc<str>,
     pub(super) make_free_rows: Arc<str>,
     pub(super) row: Arc<str>,
@@ -266,6 +278,12 @@ impl Sql {
                 many: None,
                 general: general::transfer(&table).into(),
                 quiet: None,
+            },
+            shared: Shared {
+                read: shared::read(&table).into(),
+                unchanged: shared::unchanged(&table).into(),
+                write: shared::write(&table).into(),
+                insert: shared::insert(&table).into(),
             },
             rows: rest::rows(&table).into(),
             make_free_rows: take::make_free_rows(&table).into(),

@@ -29,6 +29,8 @@ pub(super) enum Parameter<'q> {
     BigInt(Option<i64>),
     Boolean(Option<bool>),
     Texts(Vec<Option<&'q str>>),
+    /// Texts that were made for the statement.
+    OwnTexts(Vec<Option<String>>),
     Uuids(Vec<Option<Uuid>>),
     Integers(Vec<Option<i32>>),
     BigInts(Vec<Option<i64>>),
@@ -72,6 +74,12 @@ from!(
     i64 => BigInt, BigInts;
     bool => Boolean, Booleans;
 );
+
+impl From<Vec<Option<String>>> for Parameter<'_> {
+    fn from(values: Vec<Option<String>>) -> Self {
+        Self::OwnTexts(values)
+    }
+}
 
 impl<'q> Statement<'q> {
     /// A statement with the text `sql`, whose parameters are `$1`, `$2` and so on.
@@ -120,6 +128,7 @@ impl<'q> Statement<'q> {
                 Parameter::BigInt(value) => query.bind(value),
                 Parameter::Boolean(value) => query.bind(value),
                 Parameter::Texts(values) => query.bind(values),
+                Parameter::OwnTexts(values) => query.bind(values),
                 Parameter::Uuids(values) => query.bind(values),
                 Parameter::Integers(values) => query.bind(values),
                 Parameter::BigInts(values) => query.bind(values),
@@ -159,6 +168,9 @@ impl Parameter<'_> {
             Self::BigInt(value) => one(text, "bigint", value.as_ref(), write_plain),
             Self::Boolean(value) => one(text, "boolean", value.as_ref(), write_plain),
             Self::Texts(values) => array(text, "pg_catalog.text", values, write_text),
+            Self::OwnTexts(values) => array(text, "pg_catalog.text", values, |text, value| {
+                write_text(text, &value.as_str());
+            }),
             Self::Uuids(values) => array(text, "pg_catalog.uuid", values, write_plain),
             Self::Integers(values) => array(text, "integer", values, write_plain),
             Self::BigInts(values) => array(text, "bigint", values, write_plain),

@@ -3,12 +3,15 @@
 use std::time::Duration;
 
 use super::{NO_SUCCESSOR, NOW, Notify, open, tell_freed};
-use crate::store::sql_row::COLUMNS;
+use crate::store::sql_row::{COLUMNS, NOT_SHARED, shared_if_there};
 
-/// Parameters: the keys. The last column is the table's [`identity`].
+/// Parameters: the keys. Behind the clock is the table's [`identity`].
 pub(super) fn rows(table: &str) -> String {
     let identity = identity("t.tableoid");
-    format!("SELECT {COLUMNS}, {NOW}, {identity} FROM {table} t WHERE t.lock_key = ANY($1)")
+    let shared = shared_if_there(table);
+    format!(
+        "SELECT {COLUMNS}, {NOW}, {identity}, {shared} FROM {table} t, {NOT_SHARED} WHERE t.lock_key = ANY($1)"
+    )
 }
 
 /// Which table on which server: of each answer that a transaction gives, and of each that the store's own sessions
@@ -21,24 +24,25 @@ pub(super) fn identity(table_oid: &str) -> String {
     )
 }
 
-/// Parameters: key. The last column is [`open::transaction`].
+/// Parameters: key. Behind the clock is [`open::transaction`].
 pub(super) fn row(table: &str) -> String {
     let (with, transaction) = (open::with(), open::transaction("t"));
+    let shared = shared_if_there(table);
     format!(
         "WITH {with}
-SELECT {COLUMNS}, clock.now, {transaction} FROM {table} t, clock WHERE t.lock_key = $1"
+SELECT {COLUMNS}, clock.now, {transaction}, {shared} FROM {table} t, clock, {NOT_SHARED} WHERE t.lock_key = $1"
     )
 }
 
-/// Parameters: the key to begin at, prefix, key to start after or NULL, held only, limit. The last column is
+/// Parameters: the key to begin at, prefix, key to start after or NULL, held only, limit. Behind the clock is
 /// [`open::transaction`].
 pub(super) fn inspect(table: &str) -> String {
     let (with, transaction, maybe) = (open::with(), open::transaction("t"), open::may_be_locked("t"));
-    let kept = open::is_kept(&transaction);
+    let (kept, shared) = (open::is_kept(&transaction), shared_if_there(table));
     format!(
         "WITH {with}
-SELECT {COLUMNS}, clock.now, {transaction}
-FROM {table} t, clock
+SELECT {COLUMNS}, clock.now, {transaction}, {shared}
+FROM {table} t, clock, {NOT_SHARED}
 WHERE t.lock_key >= $1 AND starts_with(t.lock_key, $2) AND ($3 IS NULL OR t.lock_key > $3)
     AND (NOT $4 OR (t.reentrant_count > 0 AND t.expire_at > clock.now) OR ({maybe} AND {kept}))
 ORDER BY t.lock_key LIMIT $5"
@@ -46,13 +50,13 @@ ORDER BY t.lock_key LIMIT $5"
 }
 
 /// Parameters: prefix, held only, limit; rank, time and key to start after, or NULL. It sorts all rows of the
-/// prefix: each acquire would have to maintain an index. The last column is [`open::transaction`].
+/// prefix: each acquire would have to maintain an index. Behind the clock is [`open::transaction`].
 ///
 /// Only what a rank needs is sorted, and a transaction is looked for once more in the rows that were chosen: a rank
 /// that is made with `pg_xact_status` is computed apart from the sorting, which would copy whole rows.
 pub(super) fn inspect_urgent(table: &str) -> String {
     let (with, transaction, maybe) = (open::with(), open::transaction("t"), open::may_be_locked("t"));
-    let kept = open::is_kept(&transaction);
+    let (kept, shared) = (open::is_kept(&transaction), shared_if_there(table));
     format!(
         "WITH {with}, chosen AS MATERIALIZED (
     SELECT * FROM (
@@ -68,15 +72,15 @@ pub(super) fn inspect_urgent(table: &str) -> String {
     WHERE (NOT $2 OR urgency < 2) AND ($4 IS NULL OR (urgency, acquired_at, lock_key) > ($4, $5, $6))
     ORDER BY urgency, acquired_at, lock_key LIMIT $3
 )
-SELECT {qualified}, clock.now, {transaction}
-FROM chosen JOIN {table} t ON t.lock_key = chosen.lock_key, clock
+SELECT {qualified}, clock.now, {transaction}, {shared}
+FROM chosen JOIN {table} t ON t.lock_key = chosen.lock_key, clock, {NOT_SHARED}
 ORDER BY chosen.urgency, chosen.acquired_at, chosen.lock_key",
         qualified = qualified("t"),
     )
 }
 
 /// The columns of one table among several.
-fn qualified(table: &str) -> String {
+pub(super) fn qualified(table: &str) -> String {
     let columns: Vec<_> = COLUMNS
         .split(", ")
         .map(|name| format!("{table}.{name}"))

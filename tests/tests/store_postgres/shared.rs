@@ -1,0 +1,189 @@
+//! Shared holds: rows that others have locked, tables of earlier versions, and wake-ups.
+
+use dblock::LockRow;
+use dblock::store::{
+    Action, Extend, Outcome, PostgresStore, Released, Request, Share, Store, StoreErrorKind, WakeUp,
+};
+use sqlx::{AssertSqlSafe, Connection as _};
+
+use crate::bench::{Bench, TTL, acquire, ask, ask_of, extend, key, one, queueing, release, token, waiting};
+use crate::wake_ups::Listener;
+
+/// An acquire of a shared hold.
+fn share(name: &str) -> Request {
+    let mut request = acquire(name);
+    ask_of(&mut request).limit = Some(u32::MAX);
+    request
+}
+
+fn extend_share(share: &Request, number: u64, count: u32) -> Request {
+    let mut ask = Extend::new(count, TTL);
+    ask.share = Some(Share::new(number, None));
+    Request::new(share.key.clone(), share.lease_id, Action::Extend(ask))
+}
+
+async fn shown(store: &PostgresStore) -> LockRow {
+    store.row(&key("k")).await.unwrap().unwrap()
+}
+
+/// A table whose key `k` two share.
+async fn shared(name: &str) -> Option<(Bench, PostgresStore, [Request; 2])> {
+    let bench = Bench::new(name).await?;
+    let store = bench.store();
+    let both = [share("k"), share("k")];
+    for request in &both {
+        token(&ask(&store, request).await);
+    }
+    Some((bench, store, both))
+}
+
+#[tokio::test]
+async fn a_table_of_an_earlier_version_keeps_exclusive_locks_only() {
+    let Some(bench) = Bench::new("shared_earlier").await else {
+        return;
+    };
+    bench
+        .run("ALTER TABLE {t} DROP COLUMN shared; UPDATE {t}_version SET version = 3")
+        .await;
+    let store = bench.store();
+    store.check_schema().await.unwrap();
+    let (held, next) = (acquire("k"), queueing("k", TTL));
+    token(&ask(&store, &held).await);
+    for request in [share("k"), share("free"), extend_share(&held, 1, 1)] {
+        let refused = one(&store, &request).await.unwrap_err();
+        assert_eq!(refused.kind(), StoreErrorKind::Schema, "{refused}");
+        let refused = refused.to_string();
+        assert!(
+            refused.contains("no column `shared`") && refused.contains("locks.admin().migrate()"),
+            "{refused}"
+        );
+    }
+    assert!(matches!(
+        ask(&store, &extend(&held, 1)).await,
+        Outcome::Extended { .. }
+    ));
+    assert!(matches!(ask(&store, &next).await, Outcome::Queued { .. }));
+    assert_eq!(ask(&store, &release(&acquire("k"))).await, Outcome::Lost);
+    let passed_on = ask(&store, &release(&held)).await;
+    assert_eq!(passed_on, Outcome::Released(Released::PassedOn));
+    assert_eq!(shown(&store).await.lease_id, next.lease_id);
+
+    bench.store().migrate().await.unwrap();
+    assert!(matches!(ask(&store, &share("k")).await, Outcome::Busy(_)));
+    assert_eq!(
+        ask(&store, &release(&next)).await,
+        Outcome::Released(Released::Freed)
+    );
+    for _ in 0..2 {
+        token(&ask(&store, &share("k")).await);
+    }
+    for rows in [
+        &store.rows(&[key("k")]).await,
+        &vec![Ok(Some(shown(&store).await))],
+    ] {
+        let row = rows[0].as_ref().unwrap().as_ref().unwrap();
+        assert_eq!((row.shared.len(), row.reentrant_count), (2, 2));
+    }
+}
+
+#[tokio::test]
+async fn a_locked_row_is_skipped() {
+    let Some((bench, store, both)) = shared("shared_locked").await else {
+        return;
+    };
+    let mut user = bench.user().await;
+    let mut open = user.begin().await.unwrap();
+    let lock = AssertSqlSafe(format!("SELECT 1 FROM {} FOR UPDATE", bench.table));
+    sqlx::query(lock).execute(&mut *open).await.unwrap();
+    let lost = share("k");
+    for request in [
+        share("k"),
+        extend_share(&both[0], 1, 2),
+        extend_share(&lost, 1, 2),
+        release(&both[1]),
+        release(&lost),
+    ] {
+        assert_eq!(ask(&store, &request).await, Outcome::Skipped, "{request:?}");
+    }
+    open.rollback().await.unwrap();
+    let batch = [release(&both[1]), share("other"), extend_share(&lost, 1, 2)];
+    for (request, answer) in batch.iter().zip(store.apply(&batch[..2]).await) {
+        let answer = answer.unwrap();
+        let fits = matches!(
+            answer,
+            Outcome::Released(Released::Freed) | Outcome::Granted { .. }
+        );
+        assert!(fits, "{request:?}: {answer:?}");
+    }
+    assert_eq!(ask(&store, &batch[2]).await, Outcome::Lost);
+    let row = shown(&store).await;
+    assert_eq!((row.shared[0].lease_id, row.shared.len()), (both[0].lease_id, 1));
+}
+
+#[tokio::test]
+async fn holds_of_another_lease_count_for_nothing() {
+    let Some((bench, store, both)) = shared("shared_stale").await else {
+        return;
+    };
+    // As an older program that frees the key by force and takes it.
+    let taken = acquire("k");
+    let lease = taken.lease_id;
+    bench
+        .run(&format!(
+            "UPDATE {{t}} SET lease_id = '{lease}', reentrant_count = 1"
+        ))
+        .await;
+    let row = shown(&store).await;
+    assert_eq!((row.lease_id, row.shared), (lease, vec![]));
+    for request in both.iter().flat_map(|it| [extend_share(it, 1, 1), release(it)]) {
+        assert_eq!(ask(&store, &request).await, Outcome::Lost);
+    }
+    assert!(matches!(ask(&store, &share("k")).await, Outcome::Busy(_)));
+    assert!(matches!(
+        ask(&store, &extend(&taken, 1)).await,
+        Outcome::Extended { .. }
+    ));
+
+    assert!(store.force_release(&taken.key).await.unwrap());
+    let again = share("k");
+    token(&ask(&store, &again).await);
+    assert!(store.force_release(&again.key).await.unwrap());
+    for request in [extend_share(&again, 1, 1), release(&again)] {
+        assert_eq!(ask(&store, &request).await, Outcome::Lost);
+    }
+    token(&ask(&store, &acquire("k")).await);
+}
+
+/// What leaves room, or passes the row on, is told if somebody waits.
+#[tokio::test]
+async fn those_that_wait_are_told() {
+    let Some((bench, store, [first, second])) = shared("shared_told").await else {
+        return;
+    };
+    let mut listener = Listener::listening(bench.store()).await;
+    let freed = WakeUp::Released(key("k"));
+    // Nobody waits yet.
+    ask(&store, &extend_share(&first, 1, 3)).await;
+    ask(&store, &extend_share(&first, 2, 2)).await;
+    let mut waits = waiting("k", TTL);
+    ask_of(&mut waits).limit = Some(1);
+    assert!(matches!(ask(&store, &waits).await, Outcome::Busy(_)));
+    ask(&store, &extend_share(&first, 3, 1)).await;
+    assert_eq!(listener.next().await, freed);
+    // Nobody leaves.
+    ask(&store, &extend_share(&first, 4, 1)).await;
+    assert_eq!(
+        ask(&store, &release(&second)).await,
+        Outcome::Released(Released::Freed)
+    );
+    assert_eq!(listener.next().await, freed);
+    let next = queueing("k", TTL);
+    assert!(matches!(ask(&store, &next).await, Outcome::Queued { .. }));
+    assert_eq!(
+        ask(&store, &release(&first)).await,
+        Outcome::Released(Released::PassedOn)
+    );
+    let row = shown(&store).await;
+    let passed_on = WakeUp::passed_on(key("k"), next.lease_id, row.fence_token);
+    assert_eq!(listener.next().await, passed_on);
+}
