@@ -207,6 +207,7 @@ impl Store for MySqlStore {
         can.raises_tokens = true;
         can.concurrency = CONCURRENT_BATCHES;
         can.purge = true;
+        can.shares = true;
         can
     }
 

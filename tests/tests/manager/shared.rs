@@ -1,9 +1,12 @@
 //! Shared and limited locks.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
-use dblock::store::StoreErrorKind;
+use dblock::store::{
+    Capabilities, MemoryStore, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture,
+};
 use dblock::{LockError, LockManager, LostReason, OnCrash, OnLost, RunOptions};
 use dblock_tests::{Backend, on_every_store};
 use tokio::sync::Barrier;
@@ -12,7 +15,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{SHORT, long, patient, short};
 
-on_every_store!(memory:
+on_every_store!(
     readers_run_beside_each_other_and_beside_no_writer,
     a_limit_is_never_exceeded,
     each_call_counts_all_by_its_own_limit,
@@ -26,7 +29,6 @@ on_every_store!(memory:
     a_thousand_calls_share_a_limit,
     what_needs_the_lock_alone_is_refused,
 );
-on_every_store!(mysql: a_store_without_shared_locks_says_so);
 
 /// How many are inside, and how many have been at once.
 #[derive(Default)]
@@ -378,10 +380,10 @@ async fn a_thousand_calls_share_a_limit(backend: Backend) {
         backend.manager().await,
         backend.manager().await,
     ];
-    let inside = std::sync::Arc::new(Inside::default());
+    let inside = Arc::new(Inside::default());
     let mut calls = JoinSet::new();
     for number in 0..1_000 {
-        let (locks, inside) = (managers[number % 3].clone(), std::sync::Arc::clone(&inside));
+        let (locks, inside) = (managers[number % 3].clone(), Arc::clone(&inside));
         calls.spawn(async move {
             let body = async {
                 assert!(inside.enter() <= 7);
@@ -445,8 +447,31 @@ async fn what_needs_the_lock_alone_is_refused(backend: Backend) {
     refused(ran.unwrap_err(), "its body runs alone");
 }
 
-async fn a_store_without_shared_locks_says_so(backend: Backend) {
-    let locks = backend.manager().await;
+/// A store without shared holds, around one that has them.
+#[derive(Debug)]
+struct Alone {
+    inner: Arc<dyn Store>,
+}
+
+impl Store for Alone {
+    fn capabilities(&self) -> Capabilities {
+        let mut can = self.inner.capabilities();
+        can.shares = false;
+        can
+    }
+
+    fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
+        self.inner.apply(requests)
+    }
+
+    dblock_conformance::forward_to_inner!();
+}
+
+#[tokio::test]
+async fn a_store_without_shared_locks_says_so() {
+    let inner: Arc<dyn Store> = Arc::new(MemoryStore::new());
+    let alone: Arc<dyn Store> = Arc::new(Alone { inner });
+    let locks = LockManager::builder(alone).build().await.unwrap();
     for lock in [locks.lock("key").shared(), locks.lock("key").limit(3)] {
         let refused = lock.acquire().await.unwrap_err();
         let LockError::Store { source, .. } = &refused else {

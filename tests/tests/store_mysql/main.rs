@@ -14,6 +14,7 @@ mod pass_on;
 mod place;
 mod race;
 mod schema;
+mod shared;
 mod single;
 mod taken;
 

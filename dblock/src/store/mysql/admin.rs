@@ -7,6 +7,7 @@ use sqlx::{AssertSqlSafe, Row as _};
 use tokio::time::sleep;
 use uuid::Uuid;
 
+use super::sql::Shared;
 use super::{MySqlStore, error, row, sql};
 use crate::Key;
 use crate::store::clock::Timestamp;
@@ -16,7 +17,10 @@ use crate::store::{InspectFilter, LockRow, OpenTransaction, StoreError, StoreErr
 pub(super) async fn inspect(store: &MySqlStore, filter: &InspectFilter) -> Result<Vec<LockRow>, StoreError> {
     let text = sql::inspect(&store.table_sql, filter);
     let rows = answer(store, text).await?;
-    let rows: Result<_, sqlx::Error> = rows.iter().map(row::with_clock).collect();
+    let rows: Result<_, sqlx::Error> = rows
+        .iter()
+        .map(|row| row::with_clock(row, Shared::IfThere))
+        .collect();
     rows.map_err(|error| store.failed(error))
 }
 
@@ -26,7 +30,8 @@ pub(super) async fn rows(store: &MySqlStore, keys: &[Key]) -> Vec<Result<Option<
         // Read first: while the connection is taken, another one may be opened to another server.
         let sessions = store.met.identity.sessions();
         let mut connection = store.connections.take().await?;
-        let rows = row::fetch(&mut connection, sql::read_rows(&store.table_sql, keys.iter())).await;
+        let read = sql::read_rows(&store.table_sql, keys.iter(), Shared::IfThere);
+        let rows = row::fetch(&mut connection, read, Shared::IfThere).await;
         let session = connection.name().map(str::to_owned);
         let rows = connection.finish(rows.map_err(|error| store.failed(error)))?;
         if let Some(session) = session {
@@ -50,11 +55,11 @@ const PAUSES: [u64; 4] = [2, 4, 8, 8];
 pub(super) async fn shown(store: &MySqlStore, key: &Key) -> Result<Option<LockRow>, StoreError> {
     let mut pauses = PAUSES.map(Duration::from_millis).into_iter();
     loop {
-        let read = sql::look(&store.table_sql, std::iter::once(key));
+        let read = sql::look(&store.table_sql, std::iter::once(key), Shared::IfThere);
         let read = answer(store, read)
             .await?
             .first()
-            .map(row::with_clock)
+            .map(|row| row::with_clock(row, Shared::IfThere))
             .transpose();
         let Some(mut row) = read.map_err(|error| store.failed(error))? else {
             return Ok(None);

@@ -5,7 +5,8 @@
 //! the two the rows are locked by us, so the decision holds.
 //!
 //! Absent rows are inserted afterwards, in a statement of their own. It may wait for another process that
-//! inserts the same key; no row is locked meanwhile. Records are changed in the transaction of their rows. That
+//! inserts the same key; no row is locked meanwhile. Requests for shared holds are batches of their own, which also read
+//! and write the column `shared`. Records are changed in the transaction of their rows. That
 //! may wait for another writer of the same record; the rows of the transaction are locked meanwhile.
 
 use std::collections::VecDeque;
@@ -14,11 +15,13 @@ use futures_util::StreamExt as _;
 use sqlx::{AssertSqlSafe, Either};
 
 use super::session::Session;
+use super::sql::Shared;
 use super::{MySqlStore, busy, error, one, record, row, sql};
 use crate::store::RecordChange;
 use crate::store::clock::Timestamp;
-use crate::store::rules::{carry_out, holder};
-use crate::store::{Action, Kind, LockRow, Outcome, Request, StoreError, StoreErrorKind};
+use crate::store::rules::{carry_out, holder, still_busy};
+use crate::store::sharing::asks_to_share;
+use crate::store::{Action, Kind, LockRow, Outcome, Request, StoreError, StoreErrorKind, schema};
 
 /// How often a batch that conflicts with others is tried as a whole before it is split.
 const TRIES: u32 = 3;
@@ -28,6 +31,7 @@ pub(super) type Answer = Result<Outcome, StoreError>;
 /// Requests by their index in the call, in the order of their keys.
 struct Batch {
     members: Vec<usize>,
+    shared: Shared,
     tries: u32,
 }
 
@@ -61,8 +65,9 @@ pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answe
         Ok(held) => held,
         Err(error) => return vec![Err(error); requests.len()],
     };
-    let unanswered = |place: &usize| answers[*place].is_none();
-    let mut members: Vec<usize> = (0..requests.len()).filter(unanswered).collect();
+    let unanswered = (0..requests.len()).filter(|place| answers[*place].is_none());
+    let (sharing, mut members): (Vec<usize>, Vec<usize>) =
+        unanswered.partition(|place| asks_to_share(&requests[*place].action));
     if let [only] = members[..]
         && !held.contains(&only)
         && requests[only].record.is_none()
@@ -70,16 +75,63 @@ pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answe
         answers[only] = one::answer(store, &requests[only]).await;
         members.retain(|place| answers[*place].is_none());
     }
+    carry_out_all(store, requests, members, Shared::No, &mut answers).await;
+    release_shared(store, requests, &mut answers).await;
+    carry_out_all(store, requests, sharing, Shared::Yes, &mut answers).await;
+    let unanswered = || {
+        Err(StoreError::new(
+            StoreErrorKind::Other,
+            "the request was not answered",
+        ))
+    };
+    let answers: Vec<Answer> = answers
+        .into_iter()
+        .map(|answer| answer.unwrap_or_else(unanswered))
+        .collect();
+    store.busy.note(requests, &answers);
+    answers
+}
+
+/// Asks again for releases that were answered `Lost`: the lease may be a shared hold, which a row does not name as its
+/// own. On a table that has no shared holds the answer stays.
+async fn release_shared(store: &MySqlStore, requests: &[Request], answers: &mut [Option<Answer>]) {
+    let is_lost = |place: &usize| {
+        matches!(requests[*place].action, Action::Release)
+            && matches!(answers[*place], Some(Ok(Outcome::Lost)))
+    };
+    let lost: Vec<usize> = (0..requests.len()).filter(is_lost).collect();
+    for place in &lost {
+        answers[*place] = None;
+    }
+    carry_out_all(store, requests, lost.clone(), Shared::Yes, answers).await;
+    for place in lost {
+        if matches!(&answers[place], Some(Err(error)) if error.kind() == StoreErrorKind::Schema) {
+            answers[place] = Some(Ok(Outcome::Lost));
+        }
+    }
+}
+
+/// Fills in the answers to these requests.
+async fn carry_out_all(
+    store: &MySqlStore,
+    requests: &[Request],
+    mut members: Vec<usize>,
+    shared: Shared,
+    answers: &mut [Option<Answer>],
+) {
     // All processes insert in this order, so inserts never deadlock.
     members.sort_unstable_by(|a, b| requests[*a].key.cmp(&requests[*b].key));
-    let mut queue = VecDeque::from([Batch { members, tries: 0 }]);
-
+    let mut queue = VecDeque::from([Batch {
+        members,
+        shared,
+        tries: 0,
+    }]);
     while let Some(mut batch) = queue.pop_front() {
         if batch.members.is_empty() {
             continue;
         }
         batch.tries += 1;
-        let Err(failure) = attempt(store, requests, &batch.members, &mut answers).await else {
+        let Err(failure) = attempt(store, requests, &batch, answers).await else {
             continue;
         };
         batch.members.retain(|member| answers[*member].is_none());
@@ -88,6 +140,7 @@ pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answe
             Next::Split => {
                 queue.extend(batch.members.into_iter().map(|member| Batch {
                     members: vec![member],
+                    shared,
                     tries: 0,
                 }));
             }
@@ -109,18 +162,6 @@ pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answe
             }
         }
     }
-    let unanswered = || {
-        Err(StoreError::new(
-            StoreErrorKind::Other,
-            "the request was not answered",
-        ))
-    };
-    let answers: Vec<Answer> = answers
-        .into_iter()
-        .map(|answer| answer.unwrap_or_else(unanswered))
-        .collect();
-    store.busy.note(requests, &answers);
-    answers
 }
 
 fn next(failure: &Failure, batch: &Batch) -> Next {
@@ -147,7 +188,7 @@ fn next(failure: &Failure, batch: &Batch) -> Next {
 async fn attempt(
     store: &MySqlStore,
     requests: &[Request],
-    members: &[usize],
+    batch: &Batch,
     answers: &mut [Option<Answer>],
 ) -> Result<(), Failure> {
     let no_connection = |error| Failure {
@@ -156,7 +197,7 @@ async fn attempt(
         stage: Stage::Read,
     };
     let extends = |member: &usize| Kind::of(&requests[*member].action) == Kind::Extend;
-    let connection = if members.iter().all(extends) {
+    let connection = if batch.members.iter().all(extends) {
         store.connections.take_reserved().await
     } else {
         store.connections.take().await
@@ -165,7 +206,8 @@ async fn attempt(
     let run = Run {
         store,
         requests,
-        members,
+        members: &batch.members,
+        shared: batch.shared,
     };
     match run.on(&mut connection, answers).await {
         Ok(()) => {
@@ -198,6 +240,7 @@ struct Run<'a> {
     store: &'a MySqlStore,
     requests: &'a [Request],
     members: &'a [usize],
+    shared: Shared,
 }
 
 impl Run<'_> {
@@ -206,10 +249,11 @@ impl Run<'_> {
             store,
             requests,
             members,
+            shared,
         } = self;
         let keys = members.iter().map(|member| &requests[*member].key);
         let (rows, _) = self
-            .read(connection, sql::lock_rows(&store.table_sql, keys))
+            .read(connection, sql::lock_rows(&store.table_sql, keys, shared))
             .await?;
 
         let mut seen = vec![false; members.len()];
@@ -236,7 +280,8 @@ impl Run<'_> {
             .collect();
         let inserts = self.look_at_missing(connection, &missing, &mut outcomes).await?;
 
-        let rewrite = (!rewritten.is_empty()).then(|| sql::rewrite(&store.table_sql, rewritten.iter()));
+        let rewrite =
+            (!rewritten.is_empty()).then(|| sql::rewrite(&store.table_sql, rewritten.iter(), shared));
         let written = self.write(connection, rewrite, &changes).await?;
         for (member, answer) in outcomes {
             let recorded = written.contains(&member);
@@ -254,7 +299,7 @@ impl Run<'_> {
             } else {
                 "START TRANSACTION;"
             };
-            let insert = format!("{begin}{}", sql::insert(&store.table_sql, rows));
+            let insert = format!("{begin}{}", sql::insert(&store.table_sql, rows, shared));
             let written = self.write(connection, Some(insert), &changes).await?;
             for (member, outcome, ..) in inserts {
                 answers[member] = Some(Ok(outcome.with_recorded(written.contains(&member))));
@@ -276,7 +321,10 @@ impl Run<'_> {
         }
         let keys = missing.iter().map(|member| &self.requests[*member].key);
         let (locked, now) = self
-            .read(connection, sql::read_rows(&self.store.table_sql, keys))
+            .read(
+                connection,
+                sql::read_rows(&self.store.table_sql, keys, self.shared),
+            )
             .await?;
         for &member in missing {
             let request = &self.requests[member];
@@ -301,10 +349,18 @@ impl Run<'_> {
     }
 
     async fn read(self, connection: &mut Session, sql: Vec<String>) -> Result<(Vec<LockRow>, i64), Failure> {
-        row::fetch(connection, sql).await.map_err(|error| Failure {
-            number: error::number(&error),
-            error: self.store.failed(error),
-            stage: Stage::Read,
+        row::fetch(connection, sql, self.shared).await.map_err(|error| {
+            let number = error::number(&error);
+            let error = if self.shared == Shared::Yes && number == Some(error::NO_SUCH_COLUMN) {
+                schema::no_shared(&self.store.table).with_source(error)
+            } else {
+                self.store.failed(error)
+            };
+            Failure {
+                error,
+                number,
+                stage: Stage::Read,
+            }
         })
     }
 
@@ -355,6 +411,10 @@ impl Run<'_> {
 /// The answer for a row that is locked, from its last committed state: for an acquire the key is busy, any other
 /// request must ask again.
 fn judge_locked(request: &Request, row: &LockRow) -> Outcome {
+    if asks_to_share(&request.action) {
+        // There may be room.
+        return still_busy(request, row).unwrap_or(Outcome::Skipped);
+    }
     let acquire = matches!(request.action, Action::Acquire(_));
     if acquire && row.is_held() && row.lease_id != request.lease_id {
         Outcome::Busy(holder(row))

@@ -5,9 +5,11 @@
 
 use sqlx::AssertSqlSafe;
 
+use super::sql::Shared;
 use super::{MySqlStore, row, sql};
 use crate::Key;
 use crate::store::rules::still_busy;
+use crate::store::sharing::asks_to_share;
 use crate::store::{Action, LockRow, Outcome, Request, StoreError, StoreErrorKind};
 
 /// Answers the acquires of keys that are still busy and need no write. All else, errors too, is left to the
@@ -26,7 +28,13 @@ pub(super) async fn look(
     if asked.is_empty() {
         return Ok(Vec::new());
     }
-    let rows = match read(store, asked.iter().map(|place| &requests[*place].key)).await {
+    let mut actions = asked.iter().map(|place| &requests[*place].action);
+    let shared = if actions.any(asks_to_share) {
+        Shared::Yes
+    } else {
+        Shared::No
+    };
+    let rows = match read(store, asked.iter().map(|place| &requests[*place].key), shared).await {
         Ok(rows) => rows,
         Err(error) if error.kind() == StoreErrorKind::Unreachable => return Err(error),
         Err(_) => return Ok(Vec::new()),
@@ -43,12 +51,16 @@ pub(super) async fn look(
     Ok(held)
 }
 
-async fn read(store: &MySqlStore, keys: impl Iterator<Item = &Key>) -> Result<Vec<LockRow>, StoreError> {
-    let sql = sql::look(&store.table_sql, keys);
+async fn read(
+    store: &MySqlStore,
+    keys: impl Iterator<Item = &Key>,
+    shared: Shared,
+) -> Result<Vec<LockRow>, StoreError> {
+    let sql = sql::look(&store.table_sql, keys, shared);
     let mut connection = store.connections.take().await?;
     let rows = sqlx::raw_sql(AssertSqlSafe(sql))
         .fetch_all(&mut **connection)
         .await;
-    let rows = rows.and_then(|rows| rows.iter().map(row::with_clock).collect());
+    let rows = rows.and_then(|rows| rows.iter().map(|row| row::with_clock(row, shared)).collect());
     connection.finish(rows.map_err(|error| store.failed(error)))
 }

@@ -19,7 +19,7 @@ use sqlx::AssertSqlSafe;
 use sqlx::mysql::{MySql, MySqlArguments, MySqlConnection};
 use sqlx::query::Query;
 
-use super::sql::LIVE_CLOCK;
+use super::sql::{LIVE_CLOCK, Shared};
 use super::{MySqlStore, row};
 use crate::store::clock::micros;
 use crate::store::rules::{holder, still_busy};
@@ -162,7 +162,7 @@ impl Single<'_> {
             let inserted = insert.execute(&mut *self.connection).await?;
             return Ok(granted(inserted.last_insert_id(), false));
         };
-        let row = row::with_clock(&row)?;
+        let row = row::with_clock(&row, Shared::No)?;
         if let Some(busy) = still_busy(self.request, &row) {
             return Ok(Some(busy));
         }

@@ -10,7 +10,8 @@ use std::fmt::Write as _;
 use crate::Key;
 use crate::store::clock::micros;
 use crate::store::fence::take::{ABSENT, AHEAD, HELD, LOCKED, SKIPPED, TAKEN};
-use crate::store::sql_row::COLUMNS;
+use crate::store::sharing;
+use crate::store::sql_row::{COLUMNS, NOT_SHARED, shared_if_there};
 use crate::store::{InspectFilter, LockRow};
 
 /// Assignments that clear the row's successor.
@@ -25,31 +26,64 @@ pub(super) const CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIM
 /// for our own sessions: `SYSDATE` follows the session's time zone.
 pub(super) const LIVE_CLOCK: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', SYSDATE(6))";
 
+/// Whether a statement concerns the column `shared` too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shared {
+    /// No: for exclusive locks.
+    No,
+    /// Yes, and it fails on a table of an earlier schema version.
+    Yes,
+    /// Yes, for people: NULL on a table of an earlier schema version.
+    IfThere,
+}
+
+impl Shared {
+    /// What follows the columns of a query, and its tables.
+    fn select(self, table: &str) -> (String, String) {
+        match self {
+            Self::No => (String::new(), table.to_owned()),
+            Self::Yes => (", shared".to_owned(), table.to_owned()),
+            Self::IfThere => (
+                format!(", {}", shared_if_there(table)),
+                format!("{table} AS t, {NOT_SHARED}"),
+            ),
+        }
+    }
+
+    /// The columns to write.
+    fn columns(self) -> impl Iterator<Item = &'static str> {
+        COLUMNS.split(", ").chain((self == Self::Yes).then_some("shared"))
+    }
+}
+
 /// Locks the rows that nobody else has locked and reads them, then the clock.
 ///
 /// `UTC_TIMESTAMP` is the start of its statement. So a statement of its own reads the clock, after the rows were
 /// locked, and an expired lease cannot seem alive. READ COMMITTED takes no gap locks here. The index is forced
 /// because in a small table the plan may be a scan, which would lock the rows of others.
-pub(super) fn lock_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
+pub(super) fn lock_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>, shared: Shared) -> Vec<String> {
     let keys = key_list(keys);
+    let (more, table) = shared.select(table);
     let lock = format!(
-        "START TRANSACTION;SELECT {COLUMNS} FROM {table} FORCE INDEX (PRIMARY) WHERE lock_key IN ({keys}) \
+        "START TRANSACTION;SELECT {COLUMNS}{more} FROM {table} FORCE INDEX (PRIMARY) WHERE lock_key IN ({keys}) \
          ORDER BY lock_key FOR UPDATE SKIP LOCKED"
     );
     vec![lock, format!("SELECT {CLOCK}")]
 }
 
 /// Reads the last committed state of rows, then the clock.
-pub(super) fn read_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> Vec<String> {
+pub(super) fn read_rows<'a>(table: &str, keys: impl Iterator<Item = &'a Key>, shared: Shared) -> Vec<String> {
     let keys = key_list(keys);
-    let read = format!("SELECT {COLUMNS} FROM {table} WHERE lock_key IN ({keys})");
+    let (more, table) = shared.select(table);
+    let read = format!("SELECT {COLUMNS}{more} FROM {table} WHERE lock_key IN ({keys})");
     vec![read, format!("SELECT {CLOCK}")]
 }
 
 /// Reads the last committed state of rows, each with the clock.
-pub(super) fn look<'a>(table: &str, keys: impl Iterator<Item = &'a Key>) -> String {
+pub(super) fn look<'a>(table: &str, keys: impl Iterator<Item = &'a Key>, shared: Shared) -> String {
     let keys = key_list(keys);
-    format!("SELECT {COLUMNS}, {LIVE_CLOCK} FROM {table} WHERE lock_key IN ({keys})")
+    let (more, table) = shared.select(table);
+    format!("SELECT {COLUMNS}, {LIVE_CLOCK}{more} FROM {table} WHERE lock_key IN ({keys})")
 }
 
 /// Returns a row if nobody has the row of the key locked. It locks the row for a moment.
@@ -89,11 +123,12 @@ pub(super) fn inspect(table: &str, filter: &InspectFilter) -> String {
     // Columns and literals are bytes, so LEFT counts bytes and no character is a wildcard. The range makes it
     // start at the first such key.
     format!(
-        "SELECT {COLUMNS}, {CLOCK} FROM (SELECT {COLUMNS}, CASE \
+        "SELECT {COLUMNS}, {CLOCK}, {shared} FROM (SELECT {COLUMNS}, CASE \
              WHEN reentrant_count = 0 OR expire_at <= {CLOCK} THEN 2 \
              WHEN wanted_until > {CLOCK} OR next_until > {CLOCK} THEN 0 ELSE 1 END AS urgency \
-             FROM {table} WHERE lock_key >= {first} AND LEFT(lock_key, {length}) = {prefix_hex}) ranked \
+             FROM {table} WHERE lock_key >= {first} AND LEFT(lock_key, {length}) = {prefix_hex}) AS t, {NOT_SHARED} \
          WHERE urgency <= {least} {behind} ORDER BY {order} LIMIT {limit}",
+        shared = shared_if_there(table),
         first = if filter.get_urgent_first() {
             prefix_hex.clone()
         } else {
@@ -110,12 +145,12 @@ pub(super) fn inspect(table: &str, filter: &InspectFilter) -> String {
 /// Every row exists and is locked by us, so none is inserted and nothing waits. That makes `ON DUPLICATE KEY
 /// UPDATE` safe here: its deadlocks come from the gaps in which absent rows lie. A multi-row `UPDATE` is no
 /// alternative: joined with a list of values, it scans the table.
-pub(super) fn rewrite<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -> String {
-    let mut sql = insert(table, rows);
+pub(super) fn rewrite<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>, shared: Shared) -> String {
+    let mut sql = insert(table, rows, shared);
     sql.push_str(" ON DUPLICATE KEY UPDATE ");
     // MariaDB does not know MySQL's newer form of VALUES(…). No value depends on another column, so the order of
     // the assignments does not matter.
-    for (index, column) in COLUMNS.split(", ").skip(1).enumerate() {
+    for (index, column) in shared.columns().skip(1).enumerate() {
         let comma = if index == 0 { "" } else { ", " };
         let _ = write!(sql, "{comma}{column} = VALUES({column})");
     }
@@ -123,8 +158,9 @@ pub(super) fn rewrite<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) 
 }
 
 /// Inserts rows that were absent. Fails when one of them exists by now.
-pub(super) fn insert<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -> String {
-    let mut sql = format!("INSERT INTO {table} ({COLUMNS}) VALUES ");
+pub(super) fn insert<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>, shared: Shared) -> String {
+    let columns: Vec<_> = shared.columns().collect();
+    let mut sql = format!("INSERT INTO {table} ({}) VALUES ", columns.join(", "));
     for (index, row) in rows.enumerate() {
         let _ = write!(
             sql,
@@ -143,10 +179,10 @@ pub(super) fn insert<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -
             i32::from(row.revoked),
         );
         let _ = match &row.next {
-            None => write!(sql, "NULL, NULL, NULL, NULL, NULL, NULL, NULL)"),
+            None => write!(sql, "NULL, NULL, NULL, NULL, NULL, NULL, NULL"),
             Some(next) => write!(
                 sql,
-                "{}, {}, _utf8mb4 {}, {}, {}, {}, {})",
+                "{}, {}, _utf8mb4 {}, {}, {}, {}, {}",
                 hex(next.lease_id.as_bytes()),
                 hex(next.owner.as_bytes()),
                 hex(next.holder.as_bytes()),
@@ -156,6 +192,13 @@ pub(super) fn insert<'a>(table: &str, rows: impl Iterator<Item = &'a LockRow>) -
                 next.until.as_micros(),
             ),
         };
+        if shared == Shared::Yes {
+            let _ = match sharing::column(row) {
+                None => write!(sql, ", NULL"),
+                Some(text) => write!(sql, ", _utf8mb4 {}", hex(text.as_bytes())),
+            };
+        }
+        sql.push(')');
     }
     sql
 }
