@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::Key;
+use crate::store::sharing::asks_to_share;
 use crate::store::{Action, Outcome, Request, StoreError};
 
 /// The most keys that are remembered. A process that waits for more sends most of its requests twice.
@@ -47,6 +48,20 @@ impl BusyKeys {
         });
         let mut keys = self.keys();
         wanted.for_each(|(request, _)| insert(&mut keys, request));
+    }
+
+    /// Remembers other keys: those that this process shares. A release of one is probably that of a shared hold.
+    #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
+    pub(crate) fn note_shared(&self, requests: &[Request], answers: &[Result<Outcome, StoreError>]) {
+        for (request, answer) in requests.iter().zip(answers) {
+            match answer {
+                Ok(Outcome::Granted { .. } | Outcome::Extended { .. }) if asks_to_share(&request.action) => {
+                    insert(&mut self.keys(), request);
+                }
+                Ok(Outcome::Released(_)) => drop(self.keys().remove(&request.key)),
+                _ => {}
+            }
+        }
     }
 
     fn keys(&self) -> MutexGuard<'_, HashSet<Key>> {

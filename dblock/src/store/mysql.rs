@@ -61,6 +61,8 @@ pub struct MySqlStore {
     table_sql: String,
     statements: Statements,
     busy: BusyKeys,
+    /// Keys that this process shares.
+    shared: BusyKeys,
     met: Met,
 }
 
@@ -91,6 +93,7 @@ impl MySqlStore {
             any_server,
             statements: Statements::new(&table_sql),
             busy: BusyKeys::default(),
+            shared: BusyKeys::default(),
             met,
             table_sql,
             table,

@@ -61,6 +61,8 @@ pub struct PostgresStore {
     connections: Connections<Session>,
     /// Keys that were busy, or that others waited for, when they were last asked for.
     contended: BusyKeys,
+    /// Keys that this process shares.
+    shared: BusyKeys,
     idle_limit: Option<Duration>,
     /// A pooler was found.
     pooled: Arc<AtomicBool>,
@@ -93,6 +95,7 @@ impl PostgresStore {
             servers,
             connections,
             contended: BusyKeys::default(),
+            shared: BusyKeys::default(),
             idle_limit: None,
             pooled,
             identity,

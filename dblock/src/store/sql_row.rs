@@ -59,23 +59,26 @@ where
     Ok(found)
 }
 
-/// The same row with its column `shared`, which is selected under that name.
+/// The column `shared`, as [`with_shared`] reads it.
+pub(crate) const SHARED: &str = "shared AS shared_holds";
+
+/// The same row with its column [`SHARED`].
 pub(crate) fn with_shared<'r, R>(row: &'r R, mut found: LockRow) -> Result<LockRow, sqlx::Error>
 where
     R: Row,
     for<'n> &'n str: ColumnIndex<R>,
     String: Decode<'r, R::Database> + Type<R::Database>,
 {
-    if let Some(text) = row.try_get::<Option<String>, _>("shared")? {
+    if let Some(text) = row.try_get::<Option<String>, _>("shared_holds")? {
         sharing::add(&mut found, &text).map_err(unreadable)?;
     }
     Ok(found)
 }
 
-/// The column `shared` of the row that the table `t` of a query has, or NULL where a table of an earlier schema version
+/// The column [`SHARED`] of the row that the table `t` of a query has, or NULL where a table of an earlier schema version
 /// has no such column. Then the name is that of [`NOT_SHARED`], which must be among the query's tables.
 pub(crate) fn shared_if_there(table: &str) -> String {
-    format!("(SELECT shared FROM {table} AS itself WHERE itself.lock_key = t.lock_key) AS shared")
+    format!("(SELECT shared FROM {table} AS itself WHERE itself.lock_key = t.lock_key) AS shared_holds")
 }
 
 /// See [`shared_if_there`].

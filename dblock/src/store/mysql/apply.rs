@@ -66,8 +66,9 @@ pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answe
         Err(error) => return vec![Err(error); requests.len()],
     };
     let unanswered = (0..requests.len()).filter(|place| answers[*place].is_none());
-    let (sharing, mut members): (Vec<usize>, Vec<usize>) =
-        unanswered.partition(|place| asks_to_share(&requests[*place].action));
+    let (sharing, mut members): (Vec<usize>, Vec<usize>) = unanswered.partition(|place| {
+        asks_to_share(&requests[*place].action) || is_shared_release(store, &requests[*place])
+    });
     if let [only] = members[..]
         && !held.contains(&only)
         && requests[only].record.is_none()
@@ -89,7 +90,13 @@ pub(super) async fn apply(store: &MySqlStore, requests: &[Request]) -> Vec<Answe
         .map(|answer| answer.unwrap_or_else(unanswered))
         .collect();
     store.busy.note(requests, &answers);
+    store.shared.note_shared(requests, &answers);
     answers
+}
+
+/// Whether a release is probably that of a shared hold. Then it is asked for as such first.
+fn is_shared_release(store: &MySqlStore, request: &Request) -> bool {
+    matches!(request.action, Action::Release) && store.shared.contains(&request.key)
 }
 
 /// Asks again for releases that were answered `Lost`: the lease may be a shared hold, which a row does not name as its

@@ -11,7 +11,7 @@ use crate::Key;
 use crate::store::clock::micros;
 use crate::store::fence::take::{ABSENT, AHEAD, HELD, LOCKED, SKIPPED, TAKEN};
 use crate::store::sharing;
-use crate::store::sql_row::{COLUMNS, NOT_SHARED, shared_if_there};
+use crate::store::sql_row::{COLUMNS, NOT_SHARED, SHARED, shared_if_there};
 use crate::store::{InspectFilter, LockRow};
 
 /// Assignments that clear the row's successor.
@@ -42,7 +42,7 @@ impl Shared {
     fn select(self, table: &str) -> (String, String) {
         match self {
             Self::No => (String::new(), table.to_owned()),
-            Self::Yes => (", shared".to_owned(), table.to_owned()),
+            Self::Yes => (format!(", {SHARED}"), table.to_owned()),
             Self::IfThere => (
                 format!(", {}", shared_if_there(table)),
                 format!("{table} AS t, {NOT_SHARED}"),

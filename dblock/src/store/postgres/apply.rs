@@ -34,8 +34,17 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
     // Acquires last, because only they can be slow.
     batch.carry_out::<Extend>(requests).await;
     batch.share(requests, Kind::Extend).await;
+    let shared: Vec<usize> = (0..requests.len())
+        .filter(|place| shared::is_release(store, &requests[*place]))
+        .collect();
+    shared::release(store, requests, shared.clone(), &mut batch.answers).await;
     batch.carry_out::<Release>(requests).await;
-    shared::release(store, requests, &mut batch.answers).await;
+    let is_lost = |place: &usize| {
+        let release = matches!(requests[*place].action, Action::Release) && !shared.contains(place);
+        release && matches!(batch.answers[*place], Some(Ok(Outcome::Lost)))
+    };
+    let lost = (0..requests.len()).filter(is_lost).collect();
+    shared::release(store, requests, lost, &mut batch.answers).await;
     batch.carry_out::<Transfer>(requests).await;
     batch.carry_out::<Acquire>(requests).await;
     batch.share(requests, Kind::Acquire).await;
@@ -44,6 +53,7 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
     let answers: Vec<Answer> = batch.answers.into_iter().map(skipped).collect();
     store.contended.note(requests, &answers);
     store.contended.note_wanted(requests, &answers);
+    store.shared.note_shared(requests, &answers);
     answers
 }
 
@@ -94,6 +104,8 @@ impl Batch<'_> {
     async fn carry_out<A: ByStatement>(&mut self, requests: &[Request]) {
         let mut parts = vec![group::<A>(requests, true), group(requests, false)];
         while let Some(mut part) = parts.pop() {
+            // Some releases are answered already.
+            part.retain(|placed| self.answers[placed.place].is_none());
             if part.is_empty() {
                 continue;
             }

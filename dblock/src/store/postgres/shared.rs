@@ -58,25 +58,32 @@ pub(super) async fn execute(
     connection.finish(confirmed.and(asked))
 }
 
-/// Asks again for releases that were answered `Lost`: the lease may be a shared hold, which a row does not name as its
-/// own. On a table that has no shared holds the answer stays.
-pub(super) async fn release(store: &PostgresStore, requests: &[Request], answers: &mut [Option<Answer>]) {
-    let is_lost = |place: &usize| {
-        matches!(requests[*place].action, Action::Release)
-            && matches!(answers[*place], Some(Ok(Outcome::Lost)))
-    };
-    let lost: Vec<usize> = (0..requests.len()).filter(is_lost).collect();
-    for place in &lost {
+/// Whether a release is probably that of a shared hold. Then it is asked for as such first.
+pub(super) fn is_release(store: &PostgresStore, request: &Request) -> bool {
+    matches!(request.action, Action::Release)
+        && request.record.is_none()
+        && store.shared.contains(&request.key)
+}
+
+/// Asks for releases that may be those of shared holds, which a row does not name as its own lease. They have no answer
+/// yet, or `Lost`, which stays on a table that has no shared holds.
+pub(super) async fn release(
+    store: &PostgresStore,
+    requests: &[Request],
+    asked: Vec<usize>,
+    answers: &mut [Option<Answer>],
+) {
+    for place in &asked {
         answers[*place] = None;
     }
-    let Err(error) = execute(store, requests, &lost, answers).await else {
+    let Err(error) = execute(store, requests, &asked, answers).await else {
         return;
     };
     let answer = match error.kind() {
         StoreErrorKind::Schema => Ok(Outcome::Lost),
         _ => Err(error),
     };
-    for place in lost {
+    for place in asked {
         answers[place].get_or_insert_with(|| answer.clone());
     }
 }

@@ -17,7 +17,7 @@ pub(super) use self::record::RecordStatements;
 #[cfg(feature = "run_once")]
 pub(super) use self::record::complete_in;
 
-use crate::store::sql_row::{COLUMNS, NOT_SHARED, shared_if_there};
+use crate::store::sql_row::{COLUMNS, NOT_SHARED, SHARED, shared_if_there};
 use crate::store::table::TableName;
 
 /// µs since the Unix epoch. The clock has ms, which floating point holds only approximately, so it is rounded
@@ -57,7 +57,7 @@ impl Statements {
             extend: extend(table).into(),
             free: free(table).into(),
             read: read(table, "").into(),
-            read_shared: read(table, ", shared").into(),
+            read_shared: read(table, &format!(", {SHARED}")).into(),
             write: write(table, COLUMNS).into(),
             write_shared: write(table, &format!("{COLUMNS}, shared")).into(),
             revoke: revoke(table).into(),

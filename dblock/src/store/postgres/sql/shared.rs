@@ -6,7 +6,7 @@
 
 use super::rest::qualified;
 use super::{NOW, WITHOUT_FLUSH, channel, requests, table_of};
-use crate::store::sql_row::COLUMNS;
+use crate::store::sql_row::{COLUMNS, SHARED};
 
 /// The columns that name a version of a row.
 const VERSION: [(&str, &str); 2] = [("lock_key", "text"), ("version", "text")];
@@ -27,12 +27,12 @@ fn names<'c>(columns: &[(&'c str, &str)]) -> Vec<&'c str> {
 }
 
 /// Parameters: the keys. Answers for each of them: the columns, NULL where there is no row, and the clock; then by name
-/// `shared`, the `version`, NULL where there is no row, and the key that was `asked` for.
+/// [`SHARED`], the `version`, NULL where there is no row, and the key that was `asked` for.
 pub(super) fn read(table: &str) -> String {
     let keys = requests(&[("lock_key", "text")]);
     let columns = qualified("t");
     format!(
-        "SELECT {columns}, {NOW}, t.shared, t.xmin::text AS version, r.lock_key AS asked
+        "SELECT {columns}, {NOW}, t.{SHARED}, t.xmin::text AS version, r.lock_key AS asked
 FROM {keys} LEFT JOIN {table} t ON t.lock_key = r.lock_key"
     )
 }
