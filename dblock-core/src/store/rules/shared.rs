@@ -113,7 +113,7 @@ pub(super) fn extend(lease_id: Uuid, ask: &Extend, share: &Share, row: &mut Lock
 pub(super) fn release(lease_id: Uuid, row: &mut LockRow) -> Option<Released> {
     hold_of(row, lease_id)?;
     row.shared.retain(|hold| hold.lease_id != lease_id);
-    if live(row).next().is_some() {
+    if row.live_shared().next().is_some() {
         sum_up(row);
         return Some(Released::Freed);
     }
@@ -133,7 +133,8 @@ fn has_room(row: &LockRow, lease_id: Uuid, waited: Duration, limit: u32) -> bool
 
 /// How many call chains share the lock.
 fn inside(row: &LockRow) -> u32 {
-    live(row).fold(0, |sum, hold| hold.count.saturating_add(sum))
+    row.live_shared()
+        .fold(0, |sum, hold| hold.count.saturating_add(sum))
 }
 
 /// Nobody who waits came earlier, and no operator has revoked the lock.
@@ -159,18 +160,13 @@ fn phase_of(lease_id: Uuid) -> Uuid {
     Uuid::from_u128(lease_id.as_u128() ^ (1 << 127))
 }
 
-/// The holds that count now. Those of a row that is not held, and those that have expired, count for nothing.
-pub(super) fn live(row: &LockRow) -> impl Iterator<Item = &SharedHold> {
-    row.live_shared()
-}
-
 fn hold_of(row: &LockRow, lease_id: Uuid) -> Option<&SharedHold> {
-    live(row).find(|hold| hold.lease_id == lease_id)
+    row.live_shared().find(|hold| hold.lease_id == lease_id)
 }
 
 /// The holder, as one is told who waits for room: there may be some when the first of the holds ends.
 fn holder_until_room(row: &LockRow) -> Holder {
-    let ends = live(row).map(|hold| hold.expire_at.since(row.now));
+    let ends = row.live_shared().map(|hold| hold.expire_at.since(row.now));
     Holder {
         remaining: Some(ends.min().unwrap_or_else(|| row.remaining())),
         ..holder(row)
