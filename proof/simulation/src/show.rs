@@ -96,7 +96,9 @@ pub(crate) fn wake_up(wake_up: &WakeUp) -> String {
 pub(crate) fn call(call: &Call, now: Time) -> String {
     let (wait, options) = (call.deadline.map(|deadline| deadline.since(now)), &call.options);
     let mut text = format!("for {wait:?}, ttl {:?}", options.ttl);
+    let limit = options.limit.map(|limit| format!("shared by {limit}"));
     for (set, name) in [
+        (limit.is_some(), limit.as_deref().unwrap_or_default()),
         (call.is_non_blocking(), "non-blocking"),
         (!options.renew, "without renewal"),
         (options.max_hold.is_some(), "max_hold"),
@@ -106,9 +108,6 @@ pub(crate) fn call(call: &Call, now: Time) -> String {
             text.push_str(", ");
             text.push_str(name);
         }
-    }
-    if let Some(limit) = options.limit {
-        text.push_str(&format!(", shared by {limit}"));
     }
     text
 }
