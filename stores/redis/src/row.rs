@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dblock_core::store::clock::Timestamp;
-use dblock_core::store::{Holder, Outcome, Released, Request, StoreError, StoreErrorKind, Successor};
+use dblock_core::store::{Action, Holder, Outcome, Released, Request, StoreError, StoreErrorKind, Successor};
 use dblock_core::{Key, LockRow};
 use redis::Value;
 use uuid::Uuid;
@@ -97,12 +97,15 @@ pub(crate) fn outcomes(
 ) -> Result<Vec<Result<Outcome, StoreError>>, StoreError> {
     let mut columns = Columns::of(value)?;
     let answers = requests.iter();
-    answers
-        .map(|request| outcome(&mut columns, &request.key))
-        .collect()
+    answers.map(|request| outcome(&mut columns, request)).collect()
 }
 
-fn outcome(columns: &mut Columns<'_>, key: &Key) -> Result<Result<Outcome, StoreError>, StoreError> {
+fn outcome(columns: &mut Columns<'_>, request: &Request) -> Result<Result<Outcome, StoreError>, StoreError> {
+    let key = &request.key;
+    let count = match &request.action {
+        Action::Extend(ask) => ask.count.max(1),
+        _ => 1,
+    };
     Ok(Ok(match columns.byte()? {
         letter @ (b'G' | b'T') => {
             let (left, wanted, token) = (columns.length()?, columns.flag()?, columns.token()?);
@@ -117,7 +120,8 @@ fn outcome(columns: &mut Columns<'_>, key: &Key) -> Result<Result<Outcome, Store
         }
         b'E' => Outcome::extended(columns.length()?)
             .with_revoked(columns.flag()?)
-            .with_wanted(columns.flag()?),
+            .with_wanted(columns.flag()?)
+            .with_count(count),
         b'R' => Outcome::Released(match (columns.flag()?, columns.flag()?) {
             (false, _) => Released::Before,
             (true, false) => Released::Freed,

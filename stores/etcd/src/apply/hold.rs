@@ -110,6 +110,7 @@ impl Lengthened {
         Outcome::extended(left)
             .with_revoked(self.stored.row.revoked)
             .with_wanted(seen.is_wanted())
+            .with_count(self.stored.row.holds)
     }
 }
 
