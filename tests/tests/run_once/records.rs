@@ -97,6 +97,7 @@ async fn options_that_cannot_work_are_refused_before_anything_is_sent(backend: B
 
 async fn without_its_table_a_run_says_how_to_make_it_and_locks_work_as_ever(backend: Backend) {
     backend.execute("DROP TABLE {table}_record").await;
+    backend.execute("ALTER TABLE {table} DROP COLUMN shared").await;
     backend.execute("UPDATE {table}_version SET version = 2").await;
     let locks = backend.manager().await;
     let effects = Effects::default();
