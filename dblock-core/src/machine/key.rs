@@ -300,19 +300,17 @@ impl<A, C> Machine<A, C> {
             let left = machine
                 .own_lease(ownership)
                 .and_then(|held| held.leave(ownership, returned, env.now));
-            machine.let_join(env.now);
-            let stays = machine
+            let held = machine
                 .held
                 .as_ref()
-                .filter(|held| left.is_ok() && held.is_shared() && held.is_held());
-            let follows = stays.is_some_and(Held::follows);
-            if stays.is_some() {
-                // What goes back to the store may be for the next caller of this process.
-                machine.asking.ask_now();
-            }
+                .filter(|held| held.is_shared() && held.is_held());
             match confirm {
-                // The others of this process go on, and the row follows.
-                Some(confirm) if follows => machine.reply(Reply::Confirmed(confirm.to, Ok(()))),
+                // The others of this process go on, and the row follows. What becomes of them is nothing to the caller.
+                Some(confirm) if left.is_ok() && held.is_some() => {
+                    // What goes back to the store may be for the next caller of this process.
+                    machine.asking.ask_now();
+                    machine.reply(Reply::Confirmed(confirm.to, Ok(())));
+                }
                 confirm => machine.confirm(ownership, confirm, left.map(|_| Shows::Holds)),
             }
             left.ok().flatten()

@@ -255,12 +255,6 @@ impl<C> Held<C> {
         }
     }
 
-    /// Nothing has to go back to the store at once after a member has left: there is no limit, or another one has
-    /// taken its place.
-    pub(crate) fn follows(&self) -> bool {
-        !self.counts_too_many(self.inside())
-    }
-
     /// The row counts more than are inside, and others may wait for the room.
     pub(super) fn counts_too_many(&self, inside: u32) -> bool {
         let group = self.group.as_ref();

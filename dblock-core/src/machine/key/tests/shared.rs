@@ -81,7 +81,7 @@ fn a_place_goes_to_the_next_caller_or_back_to_the_store() {
     assert!(comes(&mut a, "c", sharing(3)).is_empty());
     assert_eq!(counts(&mut a), (2, Some(1)));
     assert!(answered(&mut a, 2).is_empty(), "there is no room");
-    assert_eq!(a.leaves("b", true), ["c has 7", "b confirmed"]);
+    assert_eq!(a.leaves("b", true), ["b confirmed", "c has 7"]);
     assert!(a.sends().is_none(), "the row counts two as before");
     a.leaves("c", true);
     assert_eq!(counts(&mut a), (1, None), "others may wait for the place");
