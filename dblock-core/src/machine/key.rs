@@ -300,17 +300,15 @@ impl<A, C> Machine<A, C> {
             let left = machine
                 .own_lease(ownership)
                 .and_then(|held| held.leave(ownership, returned, env.now));
-            let held = machine
-                .held
-                .as_ref()
-                .filter(|held| held.is_shared() && held.is_held());
+            let held = machine.held.as_ref();
+            let others_stay = left.is_ok() && held.is_some_and(|held| held.is_shared() && held.is_held());
+            if others_stay {
+                // What goes back to the store may be for the next caller of this process.
+                machine.asking.ask_now();
+            }
             match confirm {
-                // The others of this process go on, and the row follows. What becomes of them is nothing to the caller.
-                Some(confirm) if left.is_ok() && held.is_some() => {
-                    // What goes back to the store may be for the next caller of this process.
-                    machine.asking.ask_now();
-                    machine.reply(Reply::Confirmed(confirm.to, Ok(())));
-                }
+                // The row follows. What becomes of the others is nothing to the caller.
+                Some(confirm) if others_stay => machine.reply(Reply::Confirmed(confirm.to, Ok(()))),
                 confirm => machine.confirm(ownership, confirm, left.map(|_| Shows::Holds)),
             }
             left.ok().flatten()
