@@ -38,6 +38,8 @@ pub struct Ownership {
     /// The mark of a transaction of the owner's that ends with a check of the lease; 0 without one. The core stores it
     /// and never reads it.
     pub in_transaction: AtomicU64,
+    /// How many tasks wait for its end or its revocation. The core stores it and never reads it.
+    pub watchers: AtomicU64,
 }
 
 impl Ownership {
@@ -65,6 +67,7 @@ impl Ownership {
             revoked: AtomicBool::new(false),
             in_run: AtomicBool::new(false),
             in_transaction: AtomicU64::new(0),
+            watchers: AtomicU64::new(0),
             call,
         }
     }

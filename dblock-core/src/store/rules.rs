@@ -100,14 +100,25 @@ fn acquire(lease_id: Uuid, ask: &Acquire, row: &mut LockRow) -> Result<(Outcome,
         let queued = queue(lease_id, ask, row);
         return Ok((busy(lease_id, row, holder(row)), wanted || queued));
     }
+    let former = grant(lease_id, ask, ask.spare_tokens, row)?;
+    Ok((granted(row, ask.ttl, former), true))
+}
+
+/// The lease gets a row that nobody holds. Returns the former holder, if its lease expired.
+fn grant(
+    lease_id: Uuid,
+    ask: &Acquire,
+    spare_tokens: u32,
+    row: &mut LockRow,
+) -> Result<Option<Holder>, StoreError> {
     let Some(fence_token) = next_token(row) else {
         return Err(used_up(&row.key));
     };
     let former = (row.reentrant_count > 0).then(|| holder(row));
     row.owner = ask.owner;
     ask.holder.as_ref().clone_into(&mut row.holder);
-    hold(row, lease_id, fence_token, ask.spare_tokens, ask.ttl);
-    Ok((granted(row, ask.ttl, former), true))
+    hold(row, lease_id, fence_token, spare_tokens, ask.ttl);
+    Ok(former)
 }
 
 fn extend(lease_id: Uuid, ask: &Extend, row: &mut LockRow) -> (Outcome, bool) {

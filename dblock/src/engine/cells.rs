@@ -117,8 +117,19 @@ impl Cell {
         self.changed.notify_waiters();
     }
 
-    /// Completes when `test` holds. The test runs at once and after each [`tell`](Self::tell).
-    pub(super) async fn until(&self, test: impl Fn() -> bool) {
+    /// As [`tell`](Self::tell), if what has changed concerns only these watchers. The tasks of others who share the
+    /// lease are left alone, unless one of these waits.
+    pub(super) fn tell_watchers(&self, watchers: &AtomicU64) {
+        // A task that is not counted yet runs its test after this, and so sees the change.
+        if watchers.fetch_add(0, Ordering::AcqRel) > 0 {
+            self.tell();
+        }
+    }
+
+    /// Completes when `test` holds. The test runs at once and after each [`tell`](Self::tell). `watchers` counts the task
+    /// meanwhile.
+    pub(super) async fn until(&self, watchers: &AtomicU64, test: impl Fn() -> bool) {
+        let _watcher = Watcher::new(watchers);
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -237,6 +248,22 @@ impl Cells {
     }
 }
 
+/// One of the tasks that are counted here.
+struct Watcher<'a>(&'a AtomicU64);
+
+impl<'a> Watcher<'a> {
+    fn new(watchers: &'a AtomicU64) -> Self {
+        watchers.fetch_add(1, Ordering::AcqRel);
+        Self(watchers)
+    }
+}
+
+impl Drop for Watcher<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
 /// A panic never leaves a half-changed value under these locks.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -254,16 +281,18 @@ mod loom_tests {
     fn whoever_waits_is_woken_by_what_makes_its_test_true() {
         in_every_order(|| {
             let cell = Cells::new().find_or_make(&Key::new(None, "k").unwrap());
-            let is_lost = Arc::new(AtomicBool::new(false));
+            let lost = Arc::new((AtomicBool::new(false), AtomicU64::new(0)));
             let loses = {
-                let (cell, is_lost) = (Arc::clone(&cell), Arc::clone(&is_lost));
+                let (cell, lost) = (Arc::clone(&cell), Arc::clone(&lost));
                 thread::spawn(move || {
+                    let (is_lost, watchers) = &*lost;
                     is_lost.store(true, Ordering::Release);
-                    cell.tell();
+                    cell.tell_watchers(watchers);
                 })
             };
+            let (is_lost, watchers) = &*lost;
             let test = || is_lost.load(Ordering::Acquire);
-            let mut waiters = [(); 2].map(|()| Box::pin(cell.until(test)));
+            let mut waiters = [(); 2].map(|()| Box::pin(cell.until(watchers, test)));
             let early = waiters.each_mut().map(|waiter| waiter.now_or_never());
             loses.join().unwrap();
             for (waiter, early) in waiters.iter_mut().zip(early) {

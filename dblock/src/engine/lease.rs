@@ -139,14 +139,19 @@ impl Lease {
 
     /// Completes when an operator has revoked the lease.
     pub(crate) async fn revoked(&self) {
-        self.cell.until(|| self.ownership.is_revoked()).await;
+        self.cell
+            .until(&self.ownership.watchers, || self.ownership.is_revoked())
+            .await;
     }
 
     /// Completes when somebody has noticed that the lease has ended: the engine's timer, at the latest. The future borrows
     /// nothing.
     pub(crate) fn ended(&self) -> impl Future<Output = ()> + Send + use<> {
         let (cell, ownership) = (Arc::clone(&self.cell), Arc::clone(&self.ownership));
-        async move { cell.until(|| ownership.deadline().is_none()).await }
+        async move {
+            let has_ended = || ownership.deadline().is_none();
+            cell.until(&ownership.watchers, has_ended).await;
+        }
     }
 
     /// Ends local hand-over of this lease. With `named` it also waits until the row names the owner.

@@ -320,6 +320,7 @@ impl Store for RedisStore {
         capabilities.wake_ups = true;
         capabilities.queues = self.passes_on;
         capabilities.raises_tokens = true;
+        capabilities.shares = true;
         capabilities
     }
 

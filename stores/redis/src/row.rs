@@ -3,12 +3,17 @@
 use std::time::Duration;
 
 use dblock_core::store::clock::Timestamp;
-use dblock_core::store::{Action, Holder, Outcome, Released, Request, StoreError, StoreErrorKind, Successor};
+use dblock_core::store::{
+    Holder, Outcome, Released, Request, SharedHold, StoreError, StoreErrorKind, Successor,
+};
 use dblock_core::{Key, LockRow};
 use redis::Value;
 use uuid::Uuid;
 
 use crate::script::TOKEN;
+
+/// The layout of a row that is shared, or will be next, as `row.lua` has it.
+const SHARED: u8 = 2;
 
 /// The answers of a script that gives several.
 pub(crate) fn each(value: Value) -> Result<impl Iterator<Item = Value>, StoreError> {
@@ -84,6 +89,15 @@ impl<'a> Columns<'a> {
         Ok(String::from_utf8_lossy(self.bytes(length.into())?).into_owned())
     }
 
+    /// The hold of a process that shares the lock.
+    fn hold(&mut self) -> Result<SharedHold, StoreError> {
+        let (lease_id, count) = (self.id()?, self.count()?);
+        let (number, until) = (self.array().map(u64::from_le_bytes)?, self.moment()?);
+        let mut hold = SharedHold::new(lease_id, self.text()?, until);
+        (hold.count, hold.number) = (count, number);
+        Ok(hold)
+    }
+
     fn holder(&mut self) -> Result<Holder, StoreError> {
         let (owner, left, token) = (self.id()?, self.length()?, self.token()?);
         Ok(Holder::new(owner, self.text()?, token, left))
@@ -102,10 +116,6 @@ pub(crate) fn outcomes(
 
 fn outcome(columns: &mut Columns<'_>, request: &Request) -> Result<Result<Outcome, StoreError>, StoreError> {
     let key = &request.key;
-    let count = match &request.action {
-        Action::Extend(ask) => ask.count.max(1),
-        _ => 1,
-    };
     Ok(Ok(match columns.byte()? {
         letter @ (b'G' | b'T') => {
             let (left, wanted, token) = (columns.length()?, columns.flag()?, columns.token()?);
@@ -121,7 +131,7 @@ fn outcome(columns: &mut Columns<'_>, request: &Request) -> Result<Result<Outcom
         b'E' => Outcome::extended(columns.length()?)
             .with_revoked(columns.flag()?)
             .with_wanted(columns.flag()?)
-            .with_count(count),
+            .with_count(columns.count()?),
         b'R' => Outcome::Released(match (columns.flag()?, columns.flag()?) {
             (false, _) => Released::Before,
             (true, false) => Released::Freed,
@@ -154,7 +164,7 @@ pub(crate) fn lock_row(packed: &Value, key: Key, now: i64) -> Result<Option<Lock
     if columns.0 == b"X" {
         return Err(no_row(&key));
     }
-    let _layout = columns.byte()?;
+    let layout = columns.byte()?;
     let mut row = LockRow::new(key, Timestamp::from_micros(now));
     row.reentrant_count = columns.count()?;
     let has_next = columns.flag()?;
@@ -181,6 +191,15 @@ pub(crate) fn lock_row(packed: &Value, key: Key, now: i64) -> Result<Option<Lock
             until,
             limit: None,
         });
+    }
+    if layout == SHARED {
+        let (limit, holds) = (columns.count()?, columns.count()?);
+        if let Some(next) = &mut row.next {
+            next.limit = (limit > 0).then_some(limit);
+        }
+        for _ in 0..holds {
+            row.shared.push(columns.hold()?);
+        }
     }
     Ok(Some(row))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use dblock_core::store::clock::micros;
-use dblock_core::store::{Action, NEXT_TTL, QUEUE_AHEAD, Request, StoreError, StoreErrorKind};
+use dblock_core::store::{Action, Enter, NEXT_TTL, QUEUE_AHEAD, Request, StoreError, StoreErrorKind};
 use redis::Script;
 
 /// The beginning of every script.
@@ -35,6 +35,7 @@ impl Scripts {
 pub(crate) fn add(packed: &mut Vec<u8>, request: &Request, passes_on: bool) {
     let letter = match &request.action {
         Action::Acquire(_) => b'A',
+        Action::Extend(ask) if ask.share.is_some() => b'S',
         Action::Extend(ask) if ask.handed_over.is_some() => b'H',
         Action::Extend(_) => b'E',
         Action::Transfer(_) => b'P',
@@ -49,12 +50,20 @@ pub(crate) fn add(packed: &mut Vec<u8>, request: &Request, passes_on: bool) {
             packed.extend(optional(ask.wanted_for));
             packed.extend(optional(ask.queue.filter(|_| passes_on)));
             packed.extend(ask.spare_tokens.to_le_bytes());
+            packed.extend(ask.limit.unwrap_or(0).to_le_bytes());
             add_text(packed, &ask.holder);
         }
         Action::Extend(ask) => {
             packed.extend(ask.count.to_le_bytes());
             packed.extend(micros(ask.ttl).to_le_bytes());
-            if let Some(to) = &ask.handed_over {
+            if let Some(share) = &ask.share {
+                let enter = share.enter.unwrap_or_else(|| Enter::new(0, 0, Duration::ZERO));
+                packed.extend(share.number.to_le_bytes());
+                packed.extend(enter.count.to_le_bytes());
+                packed.extend(enter.limit.to_le_bytes());
+                packed.extend(micros(enter.waited).to_le_bytes());
+                packed.extend(micros(enter.wanted_for).to_le_bytes());
+            } else if let Some(to) = &ask.handed_over {
                 packed.extend(token(to.fence_token).as_bytes());
                 packed.extend(to.owner.as_bytes());
                 add_text(packed, &to.holder);

@@ -65,9 +65,19 @@ impl Fixture for Place {
                     .arg(micros(next.ttl))
                     .arg(next.spare_tokens)
                     .arg(next.since.as_micros())
-                    .arg(next.until.as_micros()),
-                None => place.arg(&[""; 7]),
+                    .arg(next.until.as_micros())
+                    .arg(next.limit.unwrap_or(0)),
+                None => place.arg(&[""; 8]),
             };
+            place.arg(row.shared.len());
+            for hold in &row.shared {
+                place
+                    .arg(hold.lease_id.as_bytes())
+                    .arg(&hold.holder)
+                    .arg(hold.count)
+                    .arg(hold.number)
+                    .arg(hold.expire_at.as_micros());
+            }
             store.deployment.run(&place).await.unwrap();
         }
         true

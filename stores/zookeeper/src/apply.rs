@@ -141,7 +141,9 @@ async fn at_once(
 }
 
 fn keep(ensemble: &Ensemble, client: &Client, outcome: &Outcome, found: Found) {
-    if matches!(outcome, Outcome::Granted { .. } | Outcome::Extended { .. }) {
+    // Others write the row of a lock that is shared.
+    let is_alone = found.row.shared.is_empty();
+    if is_alone && matches!(outcome, Outcome::Granted { .. } | Outcome::Extended { .. }) {
         ensemble.held.keep(&ensemble.place, client, found);
     }
 }

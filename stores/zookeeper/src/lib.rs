@@ -211,6 +211,7 @@ impl Store for ZookeeperStore {
         capabilities.wake_ups = true;
         capabilities.purge = true;
         capabilities.raises_tokens = true;
+        capabilities.shares = true;
         capabilities
     }
 

@@ -74,8 +74,8 @@ impl Asks {
 struct Watched {
     /// The leases that wait for it, each with the time of its last ask.
     waiting: HashMap<Uuid, Instant>,
-    /// The lease that held it when it was last read.
-    holder: Option<Uuid>,
+    /// The lease that held it when it was last read, and by how many holds.
+    holder: Option<(Uuid, u32)>,
 }
 
 impl Watched {
@@ -99,10 +99,14 @@ impl Watched {
             self.holder = None;
             return Some(WakeUp::Released(key.clone()));
         };
-        let before = self.holder.replace(row.lease_id);
+        let before = self.holder.replace((row.lease_id, row.reentrant_count));
         let arrived = self.waiting.remove(&row.lease_id).is_some();
-        let passed_on = arrived || before.is_some_and(|before| before != row.lease_id);
-        passed_on.then(|| WakeUp::passed_on(key.clone(), row.lease_id, row.fence_token))
+        let is_other = before.is_some_and(|(lease, _)| lease != row.lease_id);
+        if arrived || is_other {
+            return Some(WakeUp::passed_on(key.clone(), row.lease_id, row.fence_token));
+        }
+        let has_room = row.is_shared() && before.is_some_and(|(_, holds)| holds > row.reentrant_count);
+        has_room.then(|| WakeUp::Released(key.clone()))
     }
 }
 

@@ -7,14 +7,15 @@
 
 use dblock_core::store::clock::{Timestamp, length, micros};
 use dblock_core::store::{
-    Acquire, Action, Extend, HandedOver, Outcome, Request, StoreError, StoreErrorKind, Successor, rules,
+    Acquire, Action, Extend, HandedOver, Outcome, Request, SharedHold, StoreError, StoreErrorKind, Successor,
+    rules,
 };
 use dblock_core::{Key, LockRow};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 /// The format that this version writes. It reads no other.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// The columns of a row, without its key and the clock. Times are in µs since the Unix epoch.
 #[derive(Serialize, Deserialize)]
@@ -30,6 +31,9 @@ struct Columns {
     revoked: bool,
     lease: Uuid,
     owner: Uuid,
+    /// Who shares the lock.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    shared: Vec<Hold>,
     next: Option<Next>,
     /// What is carried out at the time of this write.
     then: Option<Then>,
@@ -44,6 +48,8 @@ enum Then {
         holder: String,
         ttl: i64,
         spare_tokens: u32,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<u32>,
     },
     Extend {
         count: u32,
@@ -71,6 +77,7 @@ impl Then {
                 holder: ask.holder.to_string(),
                 ttl: micros(ask.ttl),
                 spare_tokens: ask.spare_tokens,
+                limit: ask.limit,
             },
             Action::Extend(ask) => Self::Extend {
                 count: ask.count,
@@ -94,9 +101,10 @@ impl Then {
                 holder,
                 ttl,
                 spare_tokens,
+                limit,
             } => {
                 let mut ask = Acquire::new(owner, length(ttl), holder);
-                ask.spare_tokens = spare_tokens;
+                (ask.spare_tokens, ask.limit) = (spare_tokens, limit);
                 (lease, Action::Acquire(ask))
             }
             Self::Extend {
@@ -114,6 +122,16 @@ impl Then {
     }
 }
 
+/// The hold of a process that shares the lock.
+#[derive(Serialize, Deserialize)]
+struct Hold {
+    lease: Uuid,
+    holder: String,
+    count: u32,
+    number: u64,
+    until: i64,
+}
+
 /// The successor.
 #[derive(Serialize, Deserialize)]
 struct Next {
@@ -124,6 +142,8 @@ struct Next {
     spare_tokens: u32,
     lease: Uuid,
     owner: Uuid,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limit: Option<u32>,
 }
 
 /// The row of `key` that was written at a time, by the clock `now`.
@@ -156,8 +176,14 @@ pub(crate) fn read(
         spare_tokens: next.spare_tokens,
         since: Timestamp::from_micros(next.since),
         until: Timestamp::from_micros(next.until),
-        limit: None,
+        limit: next.limit,
     });
+    let hold = |hold: Hold| {
+        let mut read = SharedHold::new(hold.lease, hold.holder, Timestamp::from_micros(hold.until));
+        (read.count, read.number) = (hold.count, hold.number);
+        read
+    };
+    row.shared = columns.shared.into_iter().map(hold).collect();
     if let Some(then) = columns.then {
         carry_out(&then.request(&row), &mut row)?;
     }
@@ -172,6 +198,13 @@ pub(crate) fn carry_out(request: &Request, row: &mut LockRow) -> Result<Outcome,
 
 /// The content of the row's node. The request is carried out at the time of this write.
 pub(crate) fn written(row: &LockRow, then: Option<&Request>) -> Result<Vec<u8>, StoreError> {
+    let hold = |hold: &SharedHold| Hold {
+        lease: hold.lease_id,
+        holder: hold.holder.clone(),
+        count: hold.count,
+        number: hold.number,
+        until: hold.expire_at.as_micros(),
+    };
     let columns = Columns {
         format: FORMAT,
         holder: row.holder.clone(),
@@ -184,6 +217,7 @@ pub(crate) fn written(row: &LockRow, then: Option<&Request>) -> Result<Vec<u8>, 
         revoked: row.revoked,
         lease: row.lease_id,
         owner: row.owner,
+        shared: row.shared.iter().map(hold).collect(),
         next: row.next.as_ref().map(|next| Next {
             holder: next.holder.clone(),
             since: next.since.as_micros(),
@@ -192,6 +226,7 @@ pub(crate) fn written(row: &LockRow, then: Option<&Request>) -> Result<Vec<u8>, 
             spare_tokens: next.spare_tokens,
             lease: next.lease_id,
             owner: next.owner,
+            limit: next.limit,
         }),
         then: then.and_then(Then::of),
     };

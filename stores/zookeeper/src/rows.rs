@@ -52,14 +52,15 @@ impl Found {
     /// Whether the outcome depends on nothing but the time of the write, so that [`put_with`] can be used. The
     /// answer to the write that replaces an old node does not tell its time.
     pub(crate) fn fits(&self, request: &Request) -> bool {
-        match request.action {
+        match &request.action {
             Action::Acquire(_) => {
                 let row = &self.row;
                 let is_free = row.reentrant_count == 0 && row.lease_id != request.lease_id;
                 // That the tokens are used up must be known before.
                 is_free && row.fence_ceiling < i64::MAX / 2 && !self.version.is_some_and(is_old)
             }
-            Action::Extend(_) | Action::Release => self.is_of(request.lease_id),
+            Action::Extend(ask) => ask.share.is_none() && self.is_of(request.lease_id),
+            Action::Release => self.is_of(request.lease_id),
             _ => false,
         }
     }

@@ -1,9 +1,14 @@
 //! Shared holds: rows that others have locked, tables of earlier versions, and wake-ups.
 
+use std::time::Duration;
+
 use dblock::LockRow;
+use dblock::store::clock::Timestamp;
 use dblock::store::{
     Action, Extend, Outcome, PostgresStore, Released, Request, Share, Store, StoreErrorKind, WakeUp,
 };
+use dblock_tests::proxy::{Proxy, Traffic};
+use futures_util::FutureExt as _;
 use sqlx::{AssertSqlSafe, Connection as _};
 
 use crate::bench::{Bench, TTL, acquire, ask, ask_of, extend, key, one, queueing, release, token, waiting};
@@ -118,6 +123,42 @@ async fn a_locked_row_is_skipped() {
     assert_eq!(ask(&store, &batch[2]).await, Outcome::Lost);
     let row = shown(&store).await;
     assert_eq!((row.shared[0].lease_id, row.shared.len()), (both[0].lease_id, 1));
+}
+
+/// The release reads the row, and writes it a while later. The successor may ask again in between, which changes nothing.
+#[tokio::test]
+async fn a_lease_that_is_passed_on_lasts_as_long_as_its_successor_was_told() {
+    let Some((bench, store, [first, last])) = shared("shared_late").await else {
+        return;
+    };
+    let next = queueing("k", TTL);
+    assert!(matches!(ask(&store, &next).await, Outcome::Queued { .. }));
+    token(&ask(&store, &first).await);
+    assert!(matches!(
+        ask(&store, &release(&first)).await,
+        Outcome::Released(_)
+    ));
+    let proxy = Proxy::start(bench.address());
+    let slow = bench.store_at(proxy.address());
+    slow.check_schema().await.unwrap();
+    proxy.set(Traffic::Slow(Duration::from_millis(200)));
+    let release = release(&last);
+    let releases = ask(&slow, &release);
+    tokio::pin!(releases);
+    let mut told = Timestamp::default();
+    let answer = loop {
+        if let Some(answer) = releases.as_mut().now_or_never() {
+            break answer;
+        }
+        let now = shown(&store).await.now;
+        if let Outcome::Queued { next_ttl, .. } = ask(&store, &next).await {
+            told = now + next_ttl;
+        }
+    };
+    assert_eq!(answer, Outcome::Released(Released::PassedOn));
+    let row = shown(&store).await;
+    assert_eq!(row.lease_id, next.lease_id);
+    assert!(row.expire_at >= told, "{row:?}, {told:?}");
 }
 
 #[tokio::test]

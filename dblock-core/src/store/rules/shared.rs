@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{busy, granted, hold, holder, is_wanted, next_token, pass_on, queue, used_up, want};
+use super::{busy, grant, granted, holder, is_wanted, pass_on, queue, want};
 use crate::store::{
     Acquire, Extend, Holder, LockRow, Outcome, Released, Share, SharedHold, StoreError, Successor,
 };
@@ -50,13 +50,7 @@ pub(super) fn acquire(
         let queued = queue(lease_id, ask, row);
         return Ok((busy(lease_id, row, holder_until_room(row)), wanted || queued));
     }
-    let Some(fence_token) = next_token(row) else {
-        return Err(used_up(&row.key));
-    };
-    let former = (row.reentrant_count > 0).then(|| holder(row));
-    row.owner = ask.owner;
-    ask.holder.as_ref().clone_into(&mut row.holder);
-    hold(row, lease_id, fence_token, 0, ask.ttl);
+    let former = grant(lease_id, ask, 0, row)?;
     begin_if_passed_on(lease_id, row);
     Ok((granted(row, ask.ttl, former), true))
 }

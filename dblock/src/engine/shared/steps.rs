@@ -254,7 +254,7 @@ impl Shared {
             machine.leave(env, ownership, returned, confirm)
         });
         if ownership.deadline().is_none() {
-            cell.tell();
+            cell.tell_watchers(&ownership.watchers);
         }
         unscheduled
     }
@@ -272,7 +272,7 @@ impl Shared {
         if let Some(held_for) = held_for {
             self.report().left(ownership, held_for);
         }
-        cell.tell();
+        cell.tell_watchers(&ownership.watchers);
         Ok(())
     }
 
@@ -293,7 +293,7 @@ impl Shared {
             machine.handle_transaction_over(env, ownership)
         });
         self.put(unscheduled);
-        cell.tell();
+        cell.tell_watchers(&ownership.watchers);
     }
 
     fn step_ending(

@@ -234,6 +234,7 @@ impl Part<'_> {
                     let tells = |change| Change::tells(change).filter(|_| tells);
                     statement
                         .bind(changes.iter().map(tells).collect::<Vec<_>>())
+                        .bind(changes.iter().map(Change::passes_on).collect::<Vec<_>>())
                         .bind(flushes)
                 };
                 match text(true).fetch_all(connection).await {
@@ -271,6 +272,10 @@ enum Write {
 }
 
 impl Change {
+    fn passes_on(&self) -> bool {
+        matches!(self.outcome, Outcome::Released(Released::PassedOn))
+    }
+
     fn tells(&self) -> Option<&str> {
         self.tells.as_deref()
     }

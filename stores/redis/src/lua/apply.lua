@@ -2,9 +2,11 @@
 --
 -- ARGV: channel, length of the keys' prefix, idle time, and the requests for the keys in one string, packed
 -- as rows are. Each begins with its letter and lease (16), and
---   A acquire: owner (16), ttl, wanted_for and waited (8 each; -1 without one), spare tokens (4), length of
---              holder (1), holder
+--   A acquire: owner (16), ttl, wanted_for and waited (8 each; -1 without one), spare tokens and limit (4 each; 0
+--              for the lock alone), length of holder (1), holder
 --   E extend:  count (4), ttl (8)
+--   S the same of a shared hold: also its number (8), how many want to enter, and their limit (4 each), for how long
+--              they have waited, and for how long the lock is wanted (8 each)
 --   H extend after a local hand-over: the same, token (19), owner (16), length of holder (1), holder
 --   R release: nothing
 --   P pass-on: the lease that gets the row and its owner (16 each), ttl (8), length of holder (1), holder
@@ -49,15 +51,24 @@ local function hold(to, fresh, spare, ttl)
     ceiling_of, ceiling_spare, ceiling_then = fresh, spare, spare > 0 and above(fresh, spare) or fresh
   end
   lease, count, token, ceiling = to, 1, fresh, ceiling_then
-  acquired_at, expire_at, revoked, next = now, now + ttl, 0, nil
+  acquired_at, expire_at, revoked, next, shared = now, now + ttl, 0, nil, {}
+end
+
+-- Says that somebody waits, and spares the write while half of the time is still ahead. Whether there is one.
+local function want(length)
+  if math.max(wanted_until - now, 0) < math.floor(length / 2) then
+    wanted_until = now + length
+    return true
+  end
+  return false
 end
 
 -- Makes the lease the successor, unless another one comes first. Whether there is something to write.
-local function queue(asker, by, name, ttl, length, waited, spare)
+local function queue(asker, by, name, ttl, length, waited, spare, limit)
   local since = now - waited
   if next and next['until'] > now then
     if next.lease == asker then
-      if next.owner == by and next['until'] - now >= math.floor(length / 2) then
+      if next.owner == by and next.limit == limit and next['until'] - now >= math.floor(length / 2) then
         return false
       end
       since = math.min(since, next.since)
@@ -67,9 +78,69 @@ local function queue(asker, by, name, ttl, length, waited, spare)
   end
   next = {
     lease = asker, owner = by, holder = name, ttl = math.min(ttl, @NEXT_TTL@), spare = spare, since = since,
-    ['until'] = now + length,
+    ['until'] = now + length, limit = limit,
   }
   return true
+end
+
+-- The rules of shared holds, as `rules::shared` has them.
+local LARGEST_COUNT = 4294967295
+
+-- The lease that the row names while the lock is shared, and that no request names.
+local function phase_of(first)
+  return string.char((first:byte() + 128) % 256) .. first:sub(2)
+end
+
+-- Begins a phase with the hold of this lease, if the row names it. Whether it does.
+local function begins(asker)
+  if lease ~= asker then
+    return false
+  end
+  shared = { { lease = asker, holder = holder, count = 1, number = 0, ['until'] = expire_at } }
+  lease, count = phase_of(asker), 1
+  return true
+end
+
+local function hold_of(asker)
+  for _, hold in ipairs(shared) do
+    if hold.lease == asker and hold['until'] > now then
+      return hold
+    end
+  end
+end
+
+-- How many are inside, when the first and the last of their holds end, and the holds: without what has expired, and
+-- without the hold of `gone`.
+local function live_without(gone)
+  local live, sum, first, last = {}, 0, math.huge, 0
+  for _, hold in ipairs(shared) do
+    if hold['until'] > now and hold.lease ~= gone then
+      live[#live + 1] = hold
+      sum = sum + hold.count
+      first, last = math.min(first, hold['until']), math.max(last, hold['until'])
+    end
+  end
+  return math.min(sum, LARGEST_COUNT), first, last, live
+end
+
+-- Brings the columns that all programs read up to date. There is a live hold.
+local function sum_up(gone)
+  local inside, _, last, live = live_without(gone)
+  shared, count, expire_at, holder = live, inside, last, live[1].holder
+end
+
+-- Nobody who waits came earlier, and no operator has revoked the lock.
+local function comes_next(asker, waited)
+  local before = next and next['until'] > now and next.lease ~= asker and next.since <= now - waited
+  return revoked == 0 and not before
+end
+
+local function granted(until_then, wanted)
+  return pack('<c1i8Bc19', 'G', until_then - now, wanted, token)
+end
+
+local function extended(until_then, wanted, counted)
+  return pack('<c1i8BBI4', 'E', until_then - now, revoked, wanted, counted)
 end
 
 -- `unpack` takes so many. Beyond that, each is read by itself.
@@ -83,32 +154,46 @@ local answers = {}
 for n, key in ipairs(KEYS) do
   local action, asker
   action, asker, at = unpack_bytes('c1c16', requests, at)
-  local answer, changed, passed_on = 'L', false, false
-  local by, ttl, wanted_for, waited, spare, name, holds, fresh, to
+  local answer, changed, passed_on, freed = 'L', false, false, false
+  local by, ttl, wanted_for, waited, spare, limit, name, holds, fresh, to, number, enter, named, before, waits
   if action == 'A' then
-    by, ttl, wanted_for, waited, spare, name, at = unpack_bytes('<c16i8i8i8I4Bc0', requests, at)
+    by, ttl, wanted_for, waited, spare, limit, name, at = unpack_bytes('<c16i8i8i8I4I4Bc0', requests, at)
   elseif action == 'P' then
     to, by, ttl, name, at = unpack_bytes('<c16c16i8Bc0', requests, at)
   elseif action ~= 'R' then
     holds, ttl, at = unpack_bytes('<I4i8', requests, at)
     if action == 'H' then
       fresh, by, name, at = unpack_bytes('c19c16Bc0', requests, at)
+    elseif action == 'S' then
+      number, enter, limit, waited, wanted_for, at = unpack_bytes('<i8I4I4i8i8', requests, at)
     end
   end
   if not read(packed[n]) then
     answer = 'X'
   else
     local held, own, wanted = count > 0 and expire_at > now, lease == asker, wanted_until > now and 1 or 0
+    named, before, waits = lease, count, next
+    local mine
+    if held and (action == 'S' or action == 'A' and limit > 0) then
+      changed = begins(asker)
+    end
+    if held and (action == 'S' or action == 'R' or action == 'A' and limit > 0) then
+      mine = hold_of(asker)
+    end
     if action == 'R' then
-      if own and held then
+      if mine and live_without(asker) > 0 then
+        sum_up(asker)
+        answer, changed, freed = 'R\1\0', true, true
+      elseif held and (own or mine) then
+        shared = {}
         fresh = next and next['until'] > now and next_token()
         if fresh then
           owner, holder = next.owner, next.holder
           hold(next.lease, fresh, next.spare, next.ttl)
           answer, changed, passed_on = 'R\1\1', true, true
         else
-          answer, count = 'R\1\0', 0
-          write_end(key)
+          answer, count, next = 'R\1\0', 0, nil
+          write_end(key, idle)
           if wanted == 1 then
             tell(channel, 'r' .. key:sub(prefix + 1))
           end
@@ -116,12 +201,12 @@ for n, key in ipairs(KEYS) do
       elseif own and count == 0 then
         answer = 'R\0\0'
       elseif not own and next and next.lease == asker then
-        answer = 'W'
-        write_end(key)
+        answer, next = 'W', nil
+        write_end(key, idle)
       end
     elseif action == 'P' then
       if held and lease == to then
-        answer = pack('<c1i8Bc19', 'G', expire_at - now, wanted, token)
+        answer = granted(expire_at, wanted)
       elseif own and held and revoked == 0 then
         fresh = next_token()
         if fresh then
@@ -129,21 +214,53 @@ for n, key in ipairs(KEYS) do
           owner, holder = by, name
           hold(to, fresh, 0, ttl)
           next = successor
-          answer, changed = pack('<c1i8Bc19', 'G', expire_at - now, wanted, token), true
+          answer, changed = granted(expire_at, wanted), true
         else
           answer = 'U'
         end
       end
-    elseif action == 'A' and not own then
-      if held then
-        -- Spares the write while half of the time is still ahead.
-        if wanted_for >= 0 and wanted_until - now < math.floor(wanted_for / 2) then
-          wanted_until, changed = now + wanted_for, true
+    elseif mine then
+      if action == 'A' then
+        answer = granted(mine['until'], wanted)
+      elseif number < mine.number then
+        answer, changed = extended(mine['until'], wanted, mine.count), false
+      else
+        local others, chains = math.max(live_without() - mine.count, 0), math.max(holds, 1)
+        mine.number, mine.count = number, chains
+        if enter > 0 and comes_next(asker, waited) then
+          mine.count = math.min(chains + math.min(enter, math.max(limit - others - chains, 0)), LARGEST_COUNT)
         end
-        if wanted_for >= 0 and waited >= 0 and queue(asker, by, name, ttl, wanted_for, waited, spare) then
+        if revoked == 0 then
+          mine['until'] = math.max(mine['until'], now + ttl)
+        end
+        answer, changed = extended(mine['until'], wanted, mine.count), true
+        if enter > 0 and others > 0 and mine.count < chains + enter then
+          want(wanted_for)
+        end
+        sum_up()
+      end
+    elseif action == 'S' then
+      changed = false
+    elseif action == 'A' and limit > 0 and lease == phase_of(asker) then
+      answer = 'L'
+    elseif action == 'A' and not own then
+      local inside, first
+      if held and limit > 0 and #shared > 0 then
+        inside, first = live_without()
+      end
+      if inside and inside < limit and comes_next(asker, math.max(waited, 0)) then
+        if next and next.lease == asker then
+          next = nil
+        end
+        shared[#shared + 1] = { lease = asker, holder = name, count = 1, number = 0, ['until'] = now + ttl }
+        sum_up()
+        answer, changed = granted(now + ttl, wanted), true
+      elseif held then
+        changed = wanted_for >= 0 and want(wanted_for)
+        if wanted_for >= 0 and waited >= 0 and queue(asker, by, name, ttl, wanted_for, waited, spare, limit) then
           changed = true
         end
-        answer = pack('<c16i8c19Bc0', owner, expire_at - now, token, #holder, holder)
+        answer = pack('<c16i8c19Bc0', owner, (first or expire_at) - now, token, #holder, holder)
         if next and next['until'] > now and next.lease == asker then
           answer = 'Q' .. answer .. pack('<i8', next.ttl)
         else
@@ -154,10 +271,13 @@ for n, key in ipairs(KEYS) do
         if fresh then
           local former = count > 0 and pack('<c16i8c19Bc0', owner, 0, token, #holder, holder)
           owner, holder = by, name
-          hold(asker, fresh, spare, ttl)
-          answer, changed = pack('<c1i8Bc19', former and 'T' or 'G', expire_at - now, wanted, token), true
+          hold(asker, fresh, limit > 0 and 0 or spare, ttl)
+          answer, changed = granted(expire_at, wanted), true
           if former then
-            answer = answer .. former
+            answer = 'T' .. answer:sub(2) .. former
+          end
+          if limit > 0 then
+            begins(asker)
           end
         else
           answer = 'U'
@@ -166,7 +286,7 @@ for n, key in ipairs(KEYS) do
     elseif action == 'A' then
       if held then
         changed, count = count ~= 1, 1
-        answer = pack('<c1i8Bc19', 'G', expire_at - now, wanted, token)
+        answer = granted(expire_at, wanted)
       end
     elseif own and held then
       if fresh and fresh >= token then
@@ -179,8 +299,12 @@ for n, key in ipairs(KEYS) do
         expire_at = math.max(holds > 0 and expire_at or 0, now + ttl)
       end
       count = math.max(holds, 1)
-      answer, changed = pack('<c1i8BB', 'E', expire_at - now, revoked, wanted), true
+      answer, changed = extended(expire_at, wanted, count), true
     end
+  end
+  if #shared > 0 and count > 0 and expire_at > now and answer:find('^[EGTW]') then
+    -- There is room, or nobody any more who came before others.
+    freed = named == asker or waits and not next or answer:byte() == 69 and count < before
   end
   if changed then
     write(key, idle)
@@ -188,6 +312,8 @@ for n, key in ipairs(KEYS) do
   -- After the write: a server that refuses it, without enough replicas or memory, would still tell.
   if passed_on then
     tell(channel, 'p' .. lease .. token .. key:sub(prefix + 1))
+  elseif freed and wanted_until > now then
+    tell(channel, 'r' .. key:sub(prefix + 1))
   end
   answers[n] = answer
 end

@@ -278,7 +278,7 @@ impl<C> Held<C> {
             super::Term::Times(times) if !self.current.is_revoked() => *times,
             _ => return None,
         };
-        let (_, first) = queue.first()?;
+        let (number, first) = queue.first()?;
         let (ttl, limit) = (first.call.options.ttl, first.call.options.limit?);
         let left = self.row.holds.min(self.row_sent.holds).saturating_sub(inside);
         let has_room = left > 0 && group.room > 0 && limit >= group.room_limit;
@@ -292,7 +292,6 @@ impl<C> Held<C> {
             // A renewal is due, and comes first.
             return None;
         }
-        let (number, _) = queue.first()?;
         let waiter = queue.remove(number)?;
         group.room = group.room.saturating_sub(has_room.into());
         group.last_seat += 1;

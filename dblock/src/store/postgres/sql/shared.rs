@@ -53,25 +53,32 @@ pub(super) fn unchanged(table: &str) -> String {
     format!("WITH {locked} SELECT lock_key FROM locked WHERE (SELECT {WITHOUT_FLUSH})")
 }
 
-/// Parameters: the columns and `shared`, the version, what to tell those that listen, or NULL; and whether the commit
-/// waits for the disk. Returns the keys of the rows that were written.
+/// Parameters: the columns and `shared`, the version, what to tell those that listen, or NULL, whether the row is passed
+/// on; and whether the commit waits for the disk. Returns the keys of the rows that were written.
+///
+/// A lease that is passed on begins with this statement, and not when the row was read: the successor may have asked
+/// again in between, without changing the row, and counts its lease from then. It must still be the successor.
 pub(super) fn write(table: &str) -> String {
     let columns = columns();
-    let flushes = columns.len() + 3;
+    let flushes = columns.len() + 4;
     let mut asked = columns.clone();
-    asked.extend([VERSION[1], ("tells", "text")]);
+    asked.extend([VERSION[1], ("tells", "text"), ("passes_on", "boolean")]);
     let locked = locked(table, &requests(&asked));
-    let changes: Vec<_> = names(&columns)
-        .iter()
-        .skip(1)
-        .map(|name| format!("{name} = l.{name}"))
-        .collect();
+    let since = "CASE WHEN l.passes_on THEN l.at - l.acquired_at ELSE 0 END";
+    let change = |name: &&str| match *name {
+        "acquired_at" | "expire_at" => format!("{name} = l.{name} + {since}"),
+        _ => format!("{name} = l.{name}"),
+    };
+    let changes: Vec<_> = names(&columns).iter().skip(1).map(change).collect();
     let (changes, channel) = (changes.join(", "), channel(table));
     format!(
-        "WITH {locked}
+        "WITH {locked}, timed AS MATERIALIZED (
+    SELECT *, {NOW} AS at FROM locked
+)
 UPDATE {table} t SET {changes}
-FROM locked l
-WHERE t.ctid = l.place AND (SELECT CASE WHEN ${flushes} THEN true ELSE {WITHOUT_FLUSH} END)
+FROM timed l
+WHERE t.ctid = l.place AND (NOT l.passes_on OR t.next_until > l.at)
+    AND (SELECT CASE WHEN ${flushes} THEN true ELSE {WITHOUT_FLUSH} END)
 RETURNING t.lock_key, CASE WHEN l.tells IS NOT NULL THEN pg_catalog.pg_notify({channel}, l.tells) IS NOT NULL END"
     )
 }
