@@ -158,9 +158,8 @@ impl Worker {
     }
 }
 
-/// How many tasks of each process share a key, and how many share one with a limit. None yet: the checker does not know
-/// that a shared key stays busy with the same token after a release, nor all reasons for which a member is lost.
-const SHARING: u64 = 0;
+/// How many tasks of each process share a key, and how many share one with a limit.
+const SHARING: u64 = 3;
 
 /// The work for which each process has tasks of their own.
 #[derive(Debug, Clone, Copy)]

@@ -161,6 +161,34 @@ async fn a_lease_that_is_passed_on_lasts_as_long_as_its_successor_was_told() {
     assert!(row.expire_at >= told, "{row:?}, {told:?}");
 }
 
+/// Others write the row each time between its being read and written.
+#[tokio::test]
+async fn a_release_that_is_outrun_is_not_lost() {
+    let Some((bench, store, [stays, leaves])) = shared("shared_outrun").await else {
+        return;
+    };
+    let proxy = Proxy::start(bench.address());
+    let slow = bench.store_at(proxy.address());
+    // The store knows that the key is shared.
+    let known = ask(&slow, &extend_share(&leaves, 1, 1)).await;
+    assert!(matches!(known, Outcome::Extended { .. }), "{known:?}");
+    proxy.set(Traffic::Slow(Duration::from_millis(100)));
+    let release = release(&leaves);
+    let releases = ask(&slow, &release);
+    tokio::pin!(releases);
+    let mut number = 1;
+    let answer = loop {
+        if let Some(answer) = releases.as_mut().now_or_never() {
+            break answer;
+        }
+        number += 1;
+        ask(&store, &extend_share(&stays, number, 1)).await;
+    };
+    assert_eq!(answer, Outcome::Skipped);
+    proxy.set(Traffic::Flows);
+    assert_eq!(ask(&slow, &release).await, Outcome::Released(Released::Freed));
+}
+
 #[tokio::test]
 async fn holds_of_another_lease_count_for_nothing() {
     let Some((bench, store, both)) = shared("shared_stale").await else {

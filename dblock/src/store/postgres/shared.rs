@@ -76,12 +76,11 @@ pub(super) async fn release(
     for place in &asked {
         answers[*place] = None;
     }
-    let Err(error) = execute(store, requests, &asked, answers).await else {
-        return;
-    };
-    let answer = match error.kind() {
-        StoreErrorKind::Schema => Ok(Outcome::Lost),
-        _ => Err(error),
+    let answer = match execute(store, requests, &asked, answers).await {
+        // One that others have outrun is not asked for as that of an exclusive lock: it would seem to be lost.
+        Ok(()) => Ok(Outcome::Skipped),
+        Err(error) if error.kind() == StoreErrorKind::Schema => Ok(Outcome::Lost),
+        Err(error) => Err(error),
     };
     for place in asked {
         answers[place].get_or_insert_with(|| answer.clone());
