@@ -18,6 +18,7 @@ mod reentry;
 mod release;
 mod resent;
 mod setup;
+mod shared;
 mod sharing;
 mod slow;
 mod tickets;
@@ -38,6 +39,7 @@ pub use self::operators::*;
 pub use self::reentry::*;
 pub use self::release::*;
 pub use self::resent::*;
+pub use self::shared::*;
 pub use self::sharing::*;
 pub use self::slow::*;
 pub use self::tickets::*;
@@ -161,6 +163,9 @@ macro_rules! manager_conformance {
             a_lock_with_another_hold_goes_into_no_ticket,
             an_adopt_cut_off_at_any_time_leaves_no_second_owner,
             a_ticket_that_nobody_gets_expires,
+
+            managers_share_a_key_or_are_refused,
+            a_limit_holds_over_managers,
 
             inspect_filters_by_prefix_and_count,
             a_look_at_one_key_sees_that_key_alone,

@@ -320,7 +320,8 @@ impl Store for RedisStore {
         capabilities.wake_ups = true;
         capabilities.queues = self.passes_on;
         capabilities.raises_tokens = true;
-        capabilities.shares = true;
+        // Without places in the row readers would keep a writer out for good.
+        capabilities.shares = self.passes_on;
         capabilities
     }
 

@@ -173,18 +173,30 @@ async fn carry_out(
     request: &Request,
     mut found: Found,
 ) -> Result<Outcome, StoreError> {
-    let CarriedOut { outcome, changed, .. } = rules::carry_out(request, &mut found.row)?;
-    if !changed {
-        return Ok(match outcome {
-            // The row may be passed on at this moment, by a release that has read the clock before this ask
-            // was sent. A write, such as that of a successor's place, excludes this.
-            Outcome::Queued { holder, .. } => Outcome::Busy(holder),
-            outcome => outcome,
-        });
+    // Many processes write the row of a lock that is shared.
+    let mut tries = if found.row.shared.is_empty() { 1 } else { 3 };
+    loop {
+        let CarriedOut { outcome, changed, .. } = rules::carry_out(request, &mut found.row)?;
+        if !changed {
+            return Ok(match outcome {
+                // The row may be passed on at this moment, by a release that has read the clock before this ask
+                // was sent. A write, such as that of a successor's place, excludes this.
+                Outcome::Queued { holder, .. } => Outcome::Busy(holder),
+                outcome => outcome,
+            });
+        }
+        if rows::put(ensemble, client, &found).await? == Put::Written {
+            keep(ensemble, client, &outcome, found.written());
+            return Ok(outcome);
+        }
+        tries -= 1;
+        let mut again = match tries {
+            0 => Vec::new(),
+            _ => rows::read(ensemble, client, &[&request.key]).await?,
+        };
+        match again.pop() {
+            Some(again) => found = again?,
+            None => return Ok(Outcome::Skipped),
+        }
     }
-    if rows::put(ensemble, client, &found).await? == Put::Outrun {
-        return Ok(Outcome::Skipped);
-    }
-    keep(ensemble, client, &outcome, found.written());
-    Ok(outcome)
 }

@@ -37,7 +37,9 @@ pub(crate) async fn fence(ensemble: &Ensemble, key: &str, token: i64) -> Result<
         });
     let found = found.map_err(|error| ensemble.failed(&client, error))?;
     let found = found.into_iter().next().transpose()?;
-    let holds = |found: &rows::Found| found.row.is_held() && found.row.fence_token == token;
+    // All who share a lock have its token, also one whose own hold is over.
+    let holds =
+        |found: &rows::Found| found.row.is_held() && !found.row.is_shared() && found.row.fence_token == token;
     let version = found.filter(holds).and_then(|found| found.version);
     let path = ensemble.place.row(&key);
     Ok(version.map(|version| Fence { path, version }))

@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use dblock_core::store::{Action, Outcome, Request, StoreError, StoreErrorKind, WakeUp};
+use dblock_core::store::{Action, Outcome, Request, Share, StoreError, StoreErrorKind, WakeUp};
 use dblock_core::{Key, LockRow};
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -46,6 +46,13 @@ impl Asks {
         let waits = match (&request.action, answer) {
             (Action::Acquire(ask), Ok(Outcome::Busy(_) | Outcome::Queued { .. })) => ask.wanted_for.is_some(),
             (Action::Acquire(_), Ok(Outcome::Granted { .. })) | (Action::Release, _) => false,
+            (Action::Extend(ask), Ok(Outcome::Extended { count, .. })) => match ask.share {
+                // Callers of a process that shares the key may wait for more room.
+                Some(Share {
+                    enter: Some(enter), ..
+                }) => *count < ask.count.max(1) + enter.count,
+                _ => return,
+            },
             _ => return,
         };
         let mut listeners = self.listeners();
@@ -74,8 +81,8 @@ impl Asks {
 struct Watched {
     /// The leases that wait for it, each with the time of its last ask.
     waiting: HashMap<Uuid, Instant>,
-    /// The lease that held it when it was last read, and by how many holds.
-    holder: Option<(Uuid, u32)>,
+    /// The lease that held it when it was last read, by how many holds, and its successor.
+    holder: Option<(Uuid, u32, Option<Uuid>)>,
 }
 
 impl Watched {
@@ -99,14 +106,17 @@ impl Watched {
             self.holder = None;
             return Some(WakeUp::Released(key.clone()));
         };
-        let before = self.holder.replace((row.lease_id, row.reentrant_count));
+        let next = row.next.as_ref().map(|next| next.lease_id);
+        let before = self.holder.replace((row.lease_id, row.reentrant_count, next));
         let arrived = self.waiting.remove(&row.lease_id).is_some();
-        let is_other = before.is_some_and(|(lease, _)| lease != row.lease_id);
+        let is_other = before.is_some_and(|(lease, ..)| lease != row.lease_id);
         if arrived || is_other {
             return Some(WakeUp::passed_on(key.clone(), row.lease_id, row.fence_token));
         }
-        let has_room = row.is_shared() && before.is_some_and(|(_, holds)| holds > row.reentrant_count);
-        has_room.then(|| WakeUp::Released(key.clone()))
+        // There is more room, or nobody any more who comes first.
+        let may_enter = before
+            .is_none_or(|(_, holds, first)| holds > row.reentrant_count || first.is_some() && next.is_none());
+        (row.is_shared() && may_enter).then(|| WakeUp::Released(key.clone()))
     }
 }
 

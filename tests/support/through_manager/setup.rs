@@ -53,6 +53,11 @@ impl<'f> Setup<'f> {
         self.look.capabilities().verify_in
     }
 
+    /// Whether the store has shared and limited locks.
+    pub(super) fn shares(&self) -> bool {
+        self.look.capabilities().shares
+    }
+
     /// The row of a key that has one.
     pub(super) async fn the_row(&self, name: &str) -> LockRow {
         context::existing(&*self.look, &key(name)).await

@@ -104,6 +104,7 @@ fn is_shared_release(store: &MySqlStore, request: &Request) -> bool {
 async fn release_shared(store: &MySqlStore, requests: &[Request], answers: &mut [Option<Answer>]) {
     let is_lost = |place: &usize| {
         matches!(requests[*place].action, Action::Release)
+            && requests[*place].record.is_none()
             && matches!(answers[*place], Some(Ok(Outcome::Lost)))
     };
     let lost: Vec<usize> = (0..requests.len()).filter(is_lost).collect();

@@ -40,7 +40,10 @@ pub(super) async fn apply(store: &PostgresStore, requests: &[Request]) -> Vec<An
     shared::release(store, requests, shared.clone(), &mut batch.answers).await;
     batch.carry_out::<Release>(requests).await;
     let is_lost = |place: &usize| {
-        let release = matches!(requests[*place].action, Action::Release) && !shared.contains(place);
+        let request = &requests[*place];
+        // A shared hold has no record, which the shared statement would not change.
+        let release =
+            matches!(request.action, Action::Release) && request.record.is_none() && !shared.contains(place);
         release && matches!(batch.answers[*place], Some(Ok(Outcome::Lost)))
     };
     let lost = (0..requests.len()).filter(is_lost).collect();

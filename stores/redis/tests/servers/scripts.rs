@@ -1,5 +1,7 @@
 //! Scripts of the user's that check the fence token.
 
+use std::time::Duration;
+
 use dblock::LockManager;
 use dblock_servers::Purpose;
 use redis::aio::MultiplexedConnection;
@@ -39,6 +41,40 @@ async fn a_script_of_the_users_can_check_the_token() {
     assert!(!write(&mut redis, "k", token).await, "another one holds it");
     next.release().await.unwrap();
     drop(guard);
+}
+
+/// The row has another layout then.
+#[tokio::test]
+async fn a_script_knows_the_owner_while_another_waits_to_share_and_none_of_those_who_share() {
+    let Some(server) = fresh(Purpose::Tests).await else {
+        return;
+    };
+    let mut redis = connect(&server).await;
+    let (locks, other) = (store(&server), store(&server));
+    let locks = LockManager::builder(locks).build().await.unwrap();
+    let other = LockManager::builder(other).build().await.unwrap();
+    let guard = locks.lock("k").options(&options()).acquire().await.unwrap();
+    let waits = tokio::spawn(async move { other.lock("k").options(&options()).shared().acquire().await });
+    let row = async || locks.admin().get("k").await.unwrap().unwrap();
+    while row().await.next.is_none() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(write(&mut redis, "k", guard.fence_token()).await);
+    assert!(!write(&mut redis, "k", guard.fence_token() - 1).await);
+    guard.release().await.unwrap();
+    let shared = waits.await.unwrap().unwrap();
+    // The first request of a lease that was passed on makes it a shared one.
+    let beside = locks
+        .lock("k")
+        .options(&options())
+        .shared()
+        .acquire()
+        .await
+        .unwrap();
+    assert_eq!(row().await.shared.len(), 2);
+    assert!(!write(&mut redis, "k", shared.fence_token()).await);
+    shared.release().await.unwrap();
+    beside.release().await.unwrap();
 }
 
 #[tokio::test]
