@@ -32,7 +32,7 @@ impl Store for ShardedStore {
         can.clock = each().all(|can| can.clock);
         can.former_leases = each().all(|can| can.former_leases);
         can.queues = each().all(|can| can.queues);
-        can.shares = each().all(|can| can.shares);
+        can.shares = each().all(|can| can.shares) && !self.places.are_moving();
         can
     }
 

@@ -65,7 +65,7 @@ async fn readers_run_beside_each_other_and_beside_no_writer(backend: Backend) {
                 assert!(
                     locks
                         .lock("other")
-                        .options(&long())
+                        .options(&patient())
                         .shared()
                         .run(async {})
                         .await

@@ -245,9 +245,7 @@ pub(super) fn release(table: &str, commit: Commit, notify: Notify) -> Parts {
         .map(|(column, then)| format!("{column} = CASE WHEN j.passes THEN {then} ELSE t.{column} END"))
         .collect();
     let passed_on = passed_on.join(",\n        ");
-    // One who withdraws may have kept others from sharing the lock.
-    let freed = "(j.inside OR t.reentrant_count > 0 AND t.expire_at > j.now) AND t.wanted_until > j.now";
-    let tell = tell(table, "j.passes", freed, notify);
+    let tell = tell(table, "j.passes", "j.inside AND t.wanted_until > j.now", notify);
     // A pass-on is a grant, which waits for the disk.
     let (commits, and_commits) = match commit {
         Commit::Flushed => (String::new(), ""),

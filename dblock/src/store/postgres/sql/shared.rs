@@ -5,7 +5,7 @@
 //! waits for us, nor for a program that has stopped there.
 
 use super::rest::qualified;
-use super::{NOW, WITHOUT_FLUSH, channel, requests, table_of};
+use super::{NOW, PASSED_ON, WITHOUT_FLUSH, channel, requests, table_of};
 use crate::store::sql_row::{COLUMNS, SHARED};
 
 /// The columns that name a version of a row.
@@ -57,7 +57,8 @@ pub(super) fn unchanged(table: &str) -> String {
 /// on; and whether the commit waits for the disk. Returns the keys of the rows that were written.
 ///
 /// A lease that is passed on begins with this statement, and not when the row was read: the successor may have asked
-/// again in between, without changing the row, and counts its lease from then. It must still be the successor.
+/// again in between, without changing the row, and counts its lease from then. It must still be the successor. So the
+/// notification of it is made here, and the text for it only says that there is to be one.
 pub(super) fn write(table: &str) -> String {
     let columns = columns();
     let flushes = columns.len() + 4;
@@ -65,8 +66,11 @@ pub(super) fn write(table: &str) -> String {
     asked.extend([VERSION[1], ("tells", "text"), ("passes_on", "boolean")]);
     let locked = locked(table, &requests(&asked));
     let since = "CASE WHEN l.passes_on THEN l.at - l.acquired_at ELSE 0 END";
+    let token = "CASE WHEN l.passes_on THEN greatest(l.fence_token, l.at) ELSE l.fence_token END";
     let change = |name: &&str| match *name {
         "acquired_at" | "expire_at" => format!("{name} = l.{name} + {since}"),
+        "fence_token" => format!("{name} = {token}"),
+        "fence_ceiling" => format!("{name} = {token} + (l.fence_ceiling - l.fence_token)"),
         _ => format!("{name} = l.{name}"),
     };
     let changes: Vec<_> = names(&columns).iter().skip(1).map(change).collect();
@@ -79,7 +83,8 @@ UPDATE {table} t SET {changes}
 FROM timed l
 WHERE t.ctid = l.place AND (NOT l.passes_on OR t.next_until > l.at)
     AND (SELECT CASE WHEN ${flushes} THEN true ELSE {WITHOUT_FLUSH} END)
-RETURNING t.lock_key, CASE WHEN l.tells IS NOT NULL THEN pg_catalog.pg_notify({channel}, l.tells) IS NOT NULL END"
+RETURNING t.lock_key, CASE WHEN l.tells IS NOT NULL THEN pg_catalog.pg_notify({channel}, CASE WHEN l.passes_on
+    THEN pg_catalog.concat('{PASSED_ON}', t.lease_id, t.fence_token, ' ', t.lock_key) ELSE l.tells END) IS NOT NULL END"
     )
 }
 
