@@ -1,4 +1,4 @@
-//! A copy of the working tree, which a task may change.
+//! A copy of the working tree, or of a commit, which a task may change.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,13 +6,13 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use tokio::process::Command;
 
-use crate::command::{output, top};
+use crate::command::{output, run, top};
 
-/// A copy of what git has or would add, deleted when dropped.
+/// Deleted when dropped.
 pub(crate) struct Tree(PathBuf);
 
 impl Tree {
-    /// Copies to `folder`. The same place each time keeps what was built from it: cargo knows crates by where
+    /// Copies what git has or would add to `folder`. The same place each time keeps what was built from it: cargo knows crates by where
     /// they are.
     pub(crate) async fn copy(folder: PathBuf) -> anyhow::Result<Self> {
         if folder.exists() {
@@ -24,6 +24,21 @@ impl Tree {
         for file in output(list.current_dir(top())).await?.split_terminator('\0') {
             tree.copy_one(file)?;
         }
+        Ok(tree)
+    }
+
+    /// What git has at a commit.
+    pub(crate) async fn of_commit(commit: &str, folder: PathBuf) -> anyhow::Result<Self> {
+        if folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| folder.display().to_string())?;
+        }
+        let tree = Self(folder);
+        let git = || Command::new("git");
+        let (mut clone, mut checkout) = (git(), git());
+        clone.args(["clone", "--quiet", "--shared", "--no-checkout"]);
+        run(clone.arg(top()).arg(&tree.0)).await?;
+        checkout.args(["checkout", "--quiet", "--detach", commit]);
+        run(checkout.current_dir(&tree.0)).await?;
         Ok(tree)
     }
 

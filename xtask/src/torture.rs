@@ -9,7 +9,8 @@ use futures_util::stream::{self, StreamExt as _};
 use rustix::process::Signal;
 use tokio::process::Command;
 
-use crate::command::{kept, linting_cargo, run as run_to_end, show};
+use crate::command::{cargo, kept, linting_cargo, run as run_to_end, show};
+use crate::copied::Tree;
 use crate::steps::{FEATURES, Passed, target_folder};
 use crate::{etcd, install};
 use dblock_servers::process::{Process, Stop, Target, shown};
@@ -40,6 +41,9 @@ pub(crate) struct Args {
     /// Decides which faults come when, and what the processes do.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Every second process is the torture of this commit, built with its own lock file. Both then share one table.
+    #[arg(long)]
+    beside: Option<String>,
     /// More arguments for the torture: `-- --help` lists them.
     #[arg(last = true)]
     extra: Vec<String>,
@@ -88,7 +92,22 @@ impl Store {
 pub(crate) async fn run(args: &Args, install: bool) -> anyhow::Result<ExitCode> {
     let kinds = Vec::from_iter(args.store.kind());
     packages::install(|| install::of_torture(&kinds), "", install).await?;
-    carry_out(command(&build().await?, args)).await
+    let mut command = command(&build().await?, args);
+    if let Some(commit) = &args.beside {
+        command.arg("--beside").arg(build_of(commit).await?);
+    }
+    carry_out(command).await
+}
+
+/// Builds the program as it was at a commit.
+async fn build_of(commit: &str) -> anyhow::Result<PathBuf> {
+    let folder = target_folder().await?.join("beside");
+    let tree = Tree::of_commit(commit, folder.join("tree")).await?;
+    let target = folder.join("target");
+    let mut build = cargo(["build", "--locked", "--package", "dblock-torture"]);
+    build.current_dir(tree.folder()).env("CARGO_TARGET_DIR", &target);
+    run_to_end(&mut build).await?;
+    Ok(target.join("debug/dblock-torture"))
 }
 
 /// Runs the program to its end.
@@ -124,6 +143,7 @@ async fn once(program: &Path, store: Store) -> anyhow::Result<String> {
         store,
         minutes: BRIEFLY.to_owned(),
         seed: 1,
+        beside: None,
         extra: Vec::new(),
     };
     let begin = Instant::now();

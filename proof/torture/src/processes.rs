@@ -37,9 +37,21 @@ pub(crate) struct Setup<'a> {
     pub(crate) seed: u64,
     /// Some processes may hand locks from task to task without the database in between.
     pub(crate) hand_over: bool,
+    /// The program of every second process, if that is another one.
+    pub(crate) beside: Option<&'a Path>,
     /// libfaketime, where the clocks of the processes can be set.
     pub(crate) faketime: Option<&'a Path>,
     pub(crate) journal: &'a Journal,
+}
+
+impl Setup<'_> {
+    /// The two programs follow each other in each slot, so that both meet every fault.
+    fn program(&self, id: ProcessId) -> anyhow::Result<PathBuf> {
+        match self.beside {
+            Some(program) if (id.slot + id.generation) % 2 == 1 => Ok(program.to_owned()),
+            _ => std::env::current_exe().context("the path of this program"),
+        }
+    }
 }
 
 /// The worker processes, one in each slot.
@@ -194,7 +206,7 @@ impl Drop for Process {
 }
 
 fn start(setup: Setup<'_>, id: ProcessId) -> anyhow::Result<Process> {
-    let program = std::env::current_exe().context("the path of this program")?;
+    let program = setup.program(id)?;
     let mut command = Command::new(program);
     let settings = Settings::of_slot(id.slot, setup.target.store, setup.hand_over);
     command

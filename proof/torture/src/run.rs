@@ -55,6 +55,9 @@ pub(crate) struct Arguments {
     /// Every hand-over goes through the database.
     #[arg(long)]
     no_hand_over: bool,
+    /// Every second process is this program instead, such as the torture of an earlier version.
+    #[arg(long)]
+    beside: Option<PathBuf>,
     /// Keep the history here even when all is well.
     #[arg(long)]
     keep: Option<PathBuf>,
@@ -70,9 +73,11 @@ impl Arguments {
         let (store, seed) = (self.store.name(), self.seed);
         let (minutes, processes, tasks) = (self.minutes, self.processes, self.tasks);
         let hand_over = if self.no_hand_over { " --no-hand-over" } else { "" };
+        let beside = self.beside.as_ref();
+        let beside = beside.map_or_else(String::new, |program| format!(" --beside {}", program.display()));
         format!(
             "cargo xtask torture --store {store} --minutes {minutes} --seed {seed} \
-             -- --processes {processes} --tasks {tasks}{hand_over}"
+             -- --processes {processes} --tasks {tasks}{hand_over}{beside}"
         )
     }
 }
@@ -184,6 +189,7 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
             tasks: arguments.tasks,
             seed: arguments.seed,
             hand_over: !arguments.no_hand_over,
+            beside: arguments.beside.as_deref(),
             faketime: faketime.as_deref(),
             journal: &journal,
         },

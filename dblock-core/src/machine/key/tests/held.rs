@@ -61,6 +61,16 @@ fn a_fence_check_needs_no_request_where_the_row_names_the_owner() {
     assert_eq!(a.sends(), None);
 }
 
+#[test]
+fn a_fence_check_waits_until_the_row_names_the_owner() {
+    let (mut a, _) = handed_over();
+    let (own, confirm) = (a.ownership.clone().unwrap(), a.confirm("p"));
+    let said = a.says(|machine, env| machine.pin(env, &own, Some(confirm)));
+    assert!(said.is_empty(), "the row names the former owner: {said:?}");
+    assert!(matches!(a.sends().unwrap().action, Action::Extend(extend) if extend.handed_over.is_some()));
+    assert_eq!(a.answered(extended()), ["p confirmed"]);
+}
+
 /// A hold that came and went changes nothing in the row. Its callers still hear that the lease stands.
 #[test]
 fn who_waits_for_a_confirmation_has_a_request_sent_until_it_is_answered() {

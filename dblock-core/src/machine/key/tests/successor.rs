@@ -26,6 +26,25 @@ fn a_caller_enters_on_a_wake_up_with_a_larger_token() {
     assert_eq!(after.since(a.now), 8550 * MS);
 }
 
+/// The holder may have passed it on at once after the ask that gave the place.
+#[test]
+fn what_was_passed_on_ends_as_the_place_was_asked_for() {
+    for answer in [None, Some(Outcome::Busy(holder(9))), Some(Outcome::Skipped)] {
+        let (mut a, lease) = Process::queued();
+        a.passes(SECOND);
+        if let Some(answer) = answer {
+            a.sends().unwrap();
+            assert!(a.answered(answer).is_empty());
+        }
+        assert_eq!(
+            a.says(|machine, env| machine.handle_passed_on(env, lease, 11)),
+            ["a has 11"]
+        );
+        let deadline = a.ownership.as_ref().unwrap().deadline().unwrap();
+        assert_eq!(deadline.since(a.now), 1850 * MS);
+    }
+}
+
 /// The ask may find the lease expired and queue it again, behind the owner that has the key now.
 #[test]
 fn a_wake_up_waits_for_the_ask_on_its_way() {

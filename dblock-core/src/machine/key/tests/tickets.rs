@@ -218,6 +218,8 @@ fn a_place_in_the_row_is_given_back_by_whoever_adopts() {
     assert_ne!(lease, place);
     a.leaves("b", true);
     assert_eq!(a.releases(), Some(lease), "or its own other caller has entered");
+    a.answered(released());
+    assert_eq!(a.releases(), Some(place));
 }
 
 // ── The lease becomes a ticket ───────────────────────────────────────────────────────────────────────

@@ -351,9 +351,10 @@ fn no_turn_is_given_while_something_of_the_process_may_be_in_the_row() {
     a.passes(SECOND);
     assert!(acquires(a.sends()));
 
-    // The lease of a caller that enters in the same moment.
+    // The lease of a caller that enters in the same moment, in which it is also time to ask.
     let (mut a, lease) = Process::queued();
     a.wants_to_take("b", Some(5 * SECOND));
+    a.now = a.now + SECOND;
     let said = a.says(|machine, env| machine.handle_passed_on(env, lease, 8));
     assert_eq!(said, ["a has 8"]);
 
