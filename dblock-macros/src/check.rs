@@ -10,7 +10,7 @@ use crate::function::{Function, Scope};
 use crate::kind::Kind;
 use crate::retry::is_transaction;
 
-/// The function must be async.
+/// The function must be async, unless a lock is all that it is to have.
 pub(crate) fn signature(function: &Function, kind: Kind, errors: &mut Errors) {
     let sig = &function.sig;
     if let Some(constness) = &sig.constness {
@@ -25,7 +25,8 @@ pub(crate) fn signature(function: &Function, kind: Kind, errors: &mut Errors) {
             "an `extern` function cannot wait for a lock; remove the `extern`",
         ));
     }
-    if sig.asyncness.is_none() && sig.constness.is_none() && sig.abi.is_none() {
+    let may_block = kind == Kind::Lock && function.is_blocking;
+    if sig.asyncness.is_none() && sig.constness.is_none() && sig.abi.is_none() && !may_block {
         let name = kind.name();
         let message = if blocks_itself(function.body.stream()) {
             format!(
@@ -33,7 +34,7 @@ pub(crate) fn signature(function: &Function, kind: Kind, errors: &mut Errors) {
                  give `block_on` a call of that",
                 kind.doing()
             )
-        } else if is_blocking(function) {
+        } else if blocks_on(function) {
             format!("another attribute has made this function synchronous already; put `#[{name}]` above it")
         } else if future_output(&sig.output).is_some() {
             format!(
@@ -53,7 +54,7 @@ pub(crate) fn signature(function: &Function, kind: Kind, errors: &mut Errors) {
 }
 
 /// Such as `#[tokio::main]`, which leaves `block_on` behind.
-pub(crate) fn is_blocking(function: &Function) -> bool {
+pub(crate) fn blocks_on(function: &Function) -> bool {
     contains(function.body.stream(), "block_on")
 }
 
@@ -86,6 +87,16 @@ pub(crate) fn returns(output: &Type, errors: &mut Errors) {
 /// The argument that is the transaction must be there, and borrowed: the caller commits.
 pub(crate) fn transaction(tx: &Ident, function: &Function, scope: &Scope, errors: &mut Errors) {
     let name = tx.unraw().to_string();
+    if function.is_blocking {
+        errors.push(syn::Error::new(
+            tx.span(),
+            format!(
+                "a lock that ends with a transaction needs an async function: write `async fn {}`",
+                function.sig.ident
+            ),
+        ));
+        return;
+    }
     if name == "self" {
         errors.push(syn::Error::new(
             tx.span(),

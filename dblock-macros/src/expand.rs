@@ -43,7 +43,7 @@ fn bare(kind: Kind, args: TokenStream, item: TokenStream) -> TokenStream {
     if function.sig.asyncness.is_some() {
         function.sig.constness = None;
         function.sig.abi = None;
-    } else if check::contains(function.body.stream(), "await") && !check::is_blocking(&function) {
+    } else if check::contains(function.body.stream(), "await") && !check::blocks_on(&function) {
         function.sig.asyncness = Some(parse_quote!(async));
         function.sig.constness = None;
     }
@@ -114,7 +114,10 @@ pub(crate) fn expand(kind: Kind, args: TokenStream, item: TokenStream) -> syn::R
     }
     let desugared = Desugared::of(&function);
     if desugared.is_none() {
-        check::signature(&function, kind, &mut errors);
+        // A lock alone is content with a function that blocks.
+        let kinds = stacked.iter().map(|(kind, _)| *kind);
+        let strictest = kinds.chain([kind]).find(|kind| *kind != Kind::Lock);
+        check::signature(&function, strictest.unwrap_or(kind), &mut errors);
         if matches!(function.sig.output, ReturnType::Default)
             && let Some(message) = layers.iter().find_map(Layer::no_return_type)
         {

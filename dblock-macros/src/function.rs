@@ -7,10 +7,11 @@ use syn::ext::IdentExt;
 use syn::parse::{ParseStream, Parser};
 use syn::{Attribute, Expr, FnArg, Ident, Pat, Path, Signature, Token, Visibility};
 
+use crate::desugared::future_output;
 use crate::kind::Kind;
-use crate::suggest;
+use crate::{check, suggest};
 
-/// An async function with its body.
+/// A function with its body.
 pub(crate) struct Function {
     pub(crate) attrs: Vec<Attribute>,
     pub(crate) inner_attrs: Vec<Attribute>,
@@ -18,6 +19,8 @@ pub(crate) struct Function {
     defaultness: Option<Token![default]>,
     pub(crate) sig: Signature,
     pub(crate) body: Group,
+    /// It is not async, and gives no future.
+    pub(crate) is_blocking: bool,
 }
 
 impl Function {
@@ -49,6 +52,14 @@ impl Function {
             body.ok_or_else(|| cursor.error("expected the body of the function"))
         })?;
         let (inner_attrs, body) = split_inner_attributes(body)?;
+        let is_async = sig.asyncness.is_some() || future_output(&sig.output).is_some();
+        // Such as one whose `async` was forgotten, or which `#[tokio::main]` has changed.
+        let was_async = || {
+            ["await", "block_on"]
+                .iter()
+                .any(|word| check::contains(body.stream(), word))
+        };
+        let is_blocking = !is_async && !was_async();
         Ok(Self {
             attrs,
             inner_attrs,
@@ -56,6 +67,7 @@ impl Function {
             defaultness,
             sig,
             body,
+            is_blocking,
         })
     }
 }

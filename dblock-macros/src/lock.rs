@@ -113,6 +113,9 @@ pub(crate) fn under_lock(
                 output: value,
                 ..
             } = locals;
+            if function.is_blocking {
+                return quote!(#private::blocking_run(#given, #key, &#options, #future));
+            }
             let Some(tx) = &tx else {
                 return quote!(#private::#run(#given, #key, #options, #future).await);
             };
@@ -184,8 +187,8 @@ pub(crate) fn under_run(
     )
 }
 
-/// Wraps a body in a call of the runtime, which `call` writes from the names of the locals, the manager and
-/// the body's future.
+/// Wraps a body in a call of the runtime, which `call` writes from the names of the locals, the manager, and
+/// the body as a future, or as a closure in a function that is not async.
 ///
 /// Everything that the attribute computes before the body is in statements of its own, so that no temporary
 /// lives across the await.
@@ -202,8 +205,12 @@ fn wrapped(
     let locals = Locals::new();
     let (manager, given) = manager(lock, &private, &locals.manager);
     let block = in_braces_of(function.body.span(), body.clone());
-    let future = quote_spanned!(function.body.span()=> async move);
-    let result = call(&locals, &given, &quote!(#future #block));
+    let body = if function.is_blocking {
+        quote_spanned!(function.body.span()=> move || #block)
+    } else {
+        quote_spanned!(function.body.span()=> async move #block)
+    };
+    let result = call(&locals, &given, &body);
     let result = returned(lock, &private, output, &locals, &result);
     let (key_name, options_name) = (&locals.key, &locals.options);
     let import = import(&lock.krate);

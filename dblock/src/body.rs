@@ -132,12 +132,33 @@ pub(crate) fn inside<F: Future>(holds: &[Hold], body: F) -> Supervised<Caught<F>
 }
 
 fn linked<F: Future>(holds: &[Hold], body: F) -> Linked<Instrumented<F>> {
-    let span = holds.iter().map(Hold::lease).fold(Span::none(), |around, lease| {
+    Link::inside_current(holds).scope(body.instrument(span(holds)))
+}
+
+fn span(holds: &[Hold]) -> Span {
+    holds.iter().map(Hold::lease).fold(Span::none(), |around, lease| {
         let _around = around.enter();
         tracing::debug_span!("distributed_lock", key = %lease.key().typed(), owner = %lease.owner(),
             fence_token = lease.fence_token())
-    });
-    Link::inside_current(holds).scope(body.instrument(span))
+    })
+}
+
+/// Runs a body that is not async under the locks. A lease that is lost does not stop it.
+pub(crate) fn run_blocking<T>(
+    holds: Vec<Hold>,
+    body: impl FnOnce() -> T,
+) -> (Vec<Hold>, Ended<std::thread::Result<T>>) {
+    let span = span(&holds);
+    let body = || Link::inside_current(&holds).sync_scope(|| span.in_scope(body));
+    let ended = std::panic::catch_unwind(AssertUnwindSafe(body));
+    let stopping = holds.iter().map(Hold::lease);
+    let mut stopping = stopping.filter(|lease| lease.on_lost() == OnLost::Cancel);
+    let loss = stopping.find_map(|lease| Some((lease.clone(), lease.lost_reason()?)));
+    let ended = match loss {
+        None => Ended::InTime(ended),
+        Some(loss) => Ended::Late(ended, loss),
+    };
+    (holds, ended)
 }
 
 /// Runs `body` under a lock that ends with a transaction: the caller ends the hold.
@@ -149,7 +170,11 @@ pub(crate) fn in_transaction<F: Future>(
     supervise([hold.lease()], linked(std::slice::from_ref(hold), body)).map(Ended::in_time)
 }
 
-async fn finish<T>(holds: Vec<Hold>, ended: Ended<std::thread::Result<T>>) -> Result<T, LockError> {
+/// Ends the holds, waits for the confirmation, and gives the value or resumes the panic.
+pub(crate) async fn finish<T>(
+    holds: Vec<Hold>,
+    ended: Ended<std::thread::Result<T>>,
+) -> Result<T, LockError> {
     let returned = matches!(ended, Ended::InTime(Ok(_)));
     let unconfirmed = leave(holds, returned).await;
     match ended {

@@ -52,6 +52,11 @@ impl Link {
         CHAIN.scope(self, body)
     }
 
+    /// As [`scope`](Self::scope), for a body that is not async.
+    pub(crate) fn sync_scope<T>(self, body: impl FnOnce() -> T) -> T {
+        CHAIN.sync_scope(self, body)
+    }
+
     /// The next locks outwards.
     pub(crate) fn around(&self) -> Option<Self> {
         self.0.around.clone()

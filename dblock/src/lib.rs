@@ -70,6 +70,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod blocking;
 mod body;
 mod builder;
 mod chain;

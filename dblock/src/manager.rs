@@ -15,11 +15,12 @@ mod their_transaction;
 mod transaction;
 
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use crate::Key;
 use crate::LockError;
+use crate::blocking::Runtime;
 use crate::engine::{EngineHandle, Settings};
 use crate::health::{Health, HealthBoard};
 use crate::store::{Capabilities, Store};
@@ -51,6 +52,8 @@ struct Shared {
     /// Host and process.
     process: Arc<str>,
     health: Arc<HealthBoard>,
+    /// For calls that block, from the first of them on.
+    runtime: OnceLock<Runtime>,
     #[cfg(feature = "run_once")]
     new_keys: NewKeys,
 }
@@ -80,10 +83,16 @@ impl LockManager {
                 namespace,
                 process: process.into(),
                 health,
+                runtime: OnceLock::new(),
                 #[cfg(feature = "run_once")]
                 new_keys: NewKeys::default(),
             }),
         })
+    }
+
+    /// The runtime of calls that block.
+    pub(crate) fn runtime(&self) -> &Runtime {
+        self.shared.runtime.get_or_init(Runtime::start)
     }
 
     /// Whether the keys of its runs are new, mostly.

@@ -39,7 +39,7 @@ pub use std::time::Duration;
 
 pub use crate::optimistic::RetryOptions;
 pub use crate::optimistic::attribute::{Repeatable, Retry, Reusable};
-pub use crate::{LockError, LockManager, LockOptions, OnLost};
+pub use crate::{LockError, LockKeys, LockManager, LockOptions, OnLost};
 #[cfg(feature = "run_once")]
 pub use crate::{OnCrash, RunOptions};
 
@@ -156,6 +156,20 @@ pub fn run_all<F: Future>(
         Ok(holds.into_vec())
     };
     body::run(acquire, body)
+}
+
+/// As [`run`], for a function that is not async.
+///
+/// # Errors
+/// As [`run`].
+pub fn blocking_run<T>(
+    manager: Option<&LockManager>,
+    key: impl LockKeys,
+    options: &LockOptions,
+    body: impl FnOnce() -> T,
+) -> Result<T, LockError> {
+    let manager = manager_or_default(manager)?;
+    manager.lock(key).options(options).blocking_run(body)
 }
 
 /// A function for locks that end with a transaction.

@@ -21,7 +21,7 @@ impl LockManager {
     ///
     /// | end | the lock is held |
     /// |---|---|
-    /// | [`run(body)`](LockBuilder::run) | while the body runs |
+    /// | [`run(body)`](LockBuilder::run), [`blocking_run(body)`](LockBuilder::blocking_run) | while the body runs |
     /// | [`acquire()`](LockBuilder::acquire), [`try_acquire()`](LockBuilder::try_acquire) | as long as the guard that it gives |
     /// | `transaction(&pool, body)` | until a transaction of the database has committed |
     /// | [`lead(body)`](LockBuilder::lead) | for as long as this node is the leader |
@@ -240,6 +240,40 @@ impl<'m> LockBuilder<'m> {
     /// ```
     pub fn run<F: Future>(self, body: F) -> impl Future<Output = Result<F::Output, LockError>> + use<'m, F> {
         body::run(async move { Ok(self.holds().await?.0.into_vec()) }, body)
+    }
+
+    /// Runs `body`, which is not async, under the lock, and blocks this thread meanwhile. This is what the attribute
+    /// on a plain `fn` expands to.
+    ///
+    /// It differs from [`run`](Self::run) in one thing: a lost lease cannot stop the body. The call tells of
+    /// the loss when the body has ended, and a long body should ask
+    /// [`CurrentLock::remaining`](crate::CurrentLock::remaining) between its steps. So check the fence token
+    /// wherever the body writes.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    ///
+    /// # Panics
+    /// If the body does, and as [`LockManager::block_on`].
+    ///
+    /// ```
+    /// use dblock::{LockManager, current};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let runtime = tokio::runtime::Runtime::new()?;
+    /// # let locks = runtime.block_on(LockManager::connect("memory:"))?;
+    /// let key = locks.lock("order:42").blocking_run(|| {
+    ///     let lock = current().expect("under a lock");
+    ///     lock.key().to_owned()
+    /// })?;
+    /// assert_eq!(key, "order:42");
+    /// # Ok(()) }
+    /// ```
+    pub fn blocking_run<T>(self, body: impl FnOnce() -> T) -> Result<T, LockError> {
+        let locks = self.locks;
+        let holds = locks.block_on(self.holds())?.0.into_vec();
+        let (holds, ended) = body::run_blocking(holds, body);
+        locks.block_on(body::finish(holds, ended))
     }
 
     /// Takes the lock by hand. Prefer the attribute, or [`run`](Self::run): there the lock cannot outlive the

@@ -11,6 +11,7 @@
 #![allow(clippy::large_futures, reason = "bodies are nested on purpose")]
 
 mod attribute;
+mod blocking;
 mod errors;
 mod exclusion;
 mod fairness;

@@ -45,6 +45,7 @@ forms! {
     options_from_expressions
     other_attributes
     patterns
+    plain_functions
     raw_identifiers
     result_aliases
     retry

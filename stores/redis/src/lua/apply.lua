@@ -51,7 +51,7 @@ local function hold(to, fresh, spare, ttl)
     ceiling_of, ceiling_spare, ceiling_then = fresh, spare, spare > 0 and above(fresh, spare) or fresh
   end
   lease, count, token, ceiling = to, 1, fresh, ceiling_then
-  acquired_at, expire_at, revoked, next, shared = now, now + ttl, 0, nil, {}
+  acquired_at, expire_at, revoked, next, shared = now, now + ttl, 0, nil, NONE
 end
 
 -- Says that somebody waits, and spares the write while half of the time is still ahead. Whether there is one.
@@ -185,7 +185,7 @@ for n, key in ipairs(KEYS) do
         sum_up(asker)
         answer, changed, freed = 'R\1\0', true, true
       elseif held and (own or mine) then
-        shared = {}
+        shared = NONE
         fresh = next and next['until'] > now and next_token()
         if fresh then
           owner, holder = next.owner, next.holder

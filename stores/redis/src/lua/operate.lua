@@ -9,7 +9,7 @@ end
 if ARGV[4] == 'revoke' then
   revoked = 1
 else
-  count, lease, next, shared = 0, ARGV[5], nil, {}
+  count, lease, next, shared = 0, ARGV[5], nil, NONE
 end
 write(KEYS[1], tonumber(ARGV[3]))
 if count == 0 and wanted_until > now then

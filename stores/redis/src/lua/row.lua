@@ -27,6 +27,8 @@ local now = time[1] * 1000000 + time[2]
 local lease, owner, count, expire_at, token, ceiling, wanted_until, acquired_at, revoked, holder, next, shared
 -- The layout in which it was read.
 local layout
+-- The list of those who share, of all rows that nobody shares. Nothing is put into it.
+local NONE = {}
 
 -- What is kept under a key, or the error of what is no string. Any other error is not the row's, such as that of a
 -- user without the right: it ends the script.
@@ -41,7 +43,7 @@ end
 -- Reads the row that `packed` is, or nobody's without one. False for what is no row of ours, and must not be
 -- touched.
 local function read(packed)
-  shared, layout = {}, ALONE
+  shared, layout = NONE, ALONE
   if not packed then
     lease, owner, count, expire_at, token, ceiling = NOBODY, NOBODY, 0, 0, NO_TOKEN, NO_TOKEN
     wanted_until, acquired_at, revoked, holder, next = 0, 0, 0, '', nil
@@ -61,6 +63,7 @@ local function read(packed)
   end
   if understood and layout == SHARED then
     local limit, holds
+    shared = {}
     understood, limit, holds, at = pcall(unpack_bytes, SHARE, packed, at)
     if understood and next then
       next.limit = limit
