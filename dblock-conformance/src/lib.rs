@@ -70,6 +70,7 @@ mod race;
 mod record;
 mod record_with_lock;
 mod schema;
+mod shared;
 mod successor;
 mod token;
 mod wanted;
@@ -100,6 +101,7 @@ pub use self::race::*;
 pub use self::record::*;
 pub use self::record_with_lock::*;
 pub use self::schema::*;
+pub use self::shared::*;
 pub use self::successor::*;
 pub use self::token::*;
 pub use self::wanted::*;
@@ -175,6 +177,8 @@ macro_rules! store_conformance {
             wanted_is_only_extended,
             wanted_is_reported_to_the_holder,
             wanted_runs_out,
+
+            five_hundred_processes_share_a_key,
 
             revoked_lease_is_not_lengthened,
             revocation_ends_with_the_lease,
