@@ -3,7 +3,7 @@
 //! - [`calls`] puts the lines of the processes together; [`facts`] those of the runner.
 //! - [`exclusion`] finds two owners inside a key, and [`cause`] says whether an exception of the guarantee
 //!   explains it. The calls themselves show the owners; [`identity`] judges what the library says of them.
-//! - [`counts`] judges what was committed; [`fence`], [`holds`], [`waits`], [`fairness`], [`once`] and [`end`]
+//! - [`counts`] judges what was committed; [`fence`], [`holds`], [`tickets`], [`waits`], [`fairness`], [`once`] and [`end`]
 //!   judge everything else.
 
 mod calls;
@@ -20,6 +20,7 @@ mod identity;
 mod once;
 mod outages;
 mod tell;
+mod tickets;
 mod waits;
 
 use std::collections::BTreeMap;
@@ -101,6 +102,7 @@ pub(crate) fn check(history: &History) -> Verdict {
     identity::check(&calls, &facts, &mut verdict.findings);
     verdict.fence = fence::check(&history.resource, &calls, &facts, &mut verdict.findings);
     holds::check(&calls, &facts, &mut verdict.findings);
+    tickets::check(&calls, &facts, &mut verdict.findings);
     waits::check(&calls, &facts, &mut verdict);
     fairness::check(&calls, &facts, &mut verdict.findings);
     counts::check(history, &calls, &mut verdict.findings);

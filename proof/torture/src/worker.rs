@@ -4,6 +4,7 @@
 //! - [`keys`] names the keys; [`mix`] draws the plan of a call; [`call`] makes the call and writes its
 //!   beginning and its end.
 //! - [`section`] is the work under the lock; [`transaction`] that of a lock that ends with a transaction.
+//! - [`tickets`] makes tickets and adopts them.
 //! - [`runs`] makes calls of `run_once`; [`trouble`] delays and loses the writes of their records.
 
 mod call;
@@ -12,10 +13,11 @@ mod mix;
 mod process;
 mod runs;
 mod section;
+mod tickets;
 mod transaction;
 mod trouble;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -32,7 +34,7 @@ use crate::process_id::ProcessId;
 use crate::resource::ResourceClient;
 
 use call::Origin;
-pub(crate) use keys::key_names;
+pub(crate) use keys::{TICKET, key_names};
 pub(crate) use mix::{LONGEST_TTL, Plan};
 #[cfg(test)]
 pub(crate) use process::watch_for_stalls;
@@ -51,6 +53,7 @@ pub(crate) struct Worker {
     process: ProcessId,
     locks: LockManager,
     journal: Journal,
+    folder: PathBuf,
     resource: ResourceClient,
     /// `None` for a store without a database.
     bank: Option<Bank>,
@@ -76,6 +79,7 @@ impl Worker {
             process,
             locks,
             journal: Journal::create(&folder.join(process.file()))?,
+            folder: folder.to_owned(),
             resource,
             bank,
             keys,
@@ -103,6 +107,14 @@ impl Worker {
             let (worker, stop) = (Arc::clone(self), stop.clone());
             let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(number));
             running.spawn(async move { stop.run_until_cancelled(worker.go_on_with(special, rng)).await });
+        }
+        for (number, gives) in [(700, true), (701, true), (750, false), (751, false)] {
+            let (worker, stop) = (Arc::clone(self), stop.clone());
+            let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(number));
+            running.spawn(async move {
+                stop.run_until_cancelled(worker.go_on_with_tickets(rng, gives))
+                    .await
+            });
         }
         for number in 0..RUNS {
             let (worker, stop) = (Arc::clone(self), stop.clone());

@@ -32,6 +32,10 @@ pub(crate) struct Call {
     pub(crate) acquirer: u64,
     pub(crate) asked: i64,
     pub(crate) section: Option<Section>,
+    /// When its lock was in a ticket, and until when that keeps the key.
+    pub(crate) ticket: Option<(i64, i64)>,
+    /// The call whose ticket it adopts.
+    pub(crate) adopts: Option<(ProcessId, u64)>,
     /// When its guard's release was confirmed.
     pub(crate) released: Option<i64>,
     pub(crate) answer: Option<Answer>,
@@ -257,6 +261,8 @@ impl Calls {
                     acquirer: acquirer.map_or(*call, |acquirer| acquirer.number),
                     asked: at,
                     section: None,
+                    ticket: None,
+                    adopts: None,
                     released: None,
                     answer: None,
                     transferred: None,
@@ -272,6 +278,8 @@ impl Calls {
             | Event::Block { call, .. }
             | Event::Unblock { call }
             | Event::Leave { call, .. }
+            | Event::Ticket { call, .. }
+            | Event::Adopts { call, .. }
             | Event::Released { call }
             | Event::Concluded { call, .. }
             | Event::Answer { call, .. } => *call,
@@ -325,6 +333,8 @@ impl Call {
                     });
                 }
             }
+            Event::Ticket { until, .. } => self.ticket = Some((at, *until)),
+            Event::Adopts { giver, ticket, .. } => self.adopts = Some((*giver, *ticket)),
             Event::Released { .. } => self.released = Some(at),
             Event::Answer { end, by, text, .. } => {
                 self.answer = Some(Answer {

@@ -8,6 +8,7 @@ use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{End, MS};
 use crate::once::PREFIX;
+use crate::worker::TICKET;
 
 /// How long a waiter may be passed over, if at least so many callers that asked later enter. (A wait queue may
 /// be long.)
@@ -27,7 +28,11 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     // A call of a run may hold its key without a section, and is no waiter.
     let sections = calls.sections().into_iter();
     for (key, sections) in sections.filter(|(key, _)| !key.starts_with(PREFIX)) {
-        let entries: Vec<_> = sections.iter().filter(|(call, _)| call.is_acquirer()).collect();
+        // Those who adopt a ticket come before all who wait.
+        let entries = sections
+            .iter()
+            .filter(|(call, _)| call.is_acquirer() && call.adopts.is_none());
+        let entries: Vec<_> = entries.collect();
         // A call for two keys may be waiting for the other one.
         let waiters = calls
             .iter()
@@ -76,7 +81,10 @@ fn went_round(span: Span, entries: impl Iterator<Item = i64>) -> i64 {
 /// Callers were refused because of one token for too long, and nobody ever entered with it.
 fn held_by_nobody(calls: &Calls, facts: &Facts, healthy: Span, findings: &mut Vec<Finding>) {
     let mut refused: HashMap<(&str, i64), Span> = HashMap::new();
-    let locks = calls.iter().filter(|call| !call.key.starts_with(PREFIX));
+    // A ticket has a token of its own.
+    let locks = calls
+        .iter()
+        .filter(|call| !call.key.starts_with(PREFIX) && call.key != TICKET);
     for call in locks.filter(|call| call.asked >= healthy.from) {
         let Some(by) = refused_by(call).filter(|_| call.decided() < healthy.to) else {
             continue;

@@ -87,6 +87,15 @@ pub(crate) enum Finding {
         second: Who,
         early: i64,
     },
+    /// Another owner entered while a ticket kept the key.
+    TicketCut {
+        key: String,
+        first: Who,
+        second: Who,
+        early: i64,
+    },
+    /// Two owners have adopted one ticket.
+    TicketAdoptedTwice { key: String, first: Who, second: Who },
     /// A section went on after its `max_hold`.
     HeldTooLong { key: String, who: Who, late: i64 },
     /// A renewed lease was lost although nothing but slow commits was wrong.
@@ -175,6 +184,8 @@ impl Finding {
         match self {
             Self::Overlap { first, second, .. }
             | Self::TokenReused { first, second, .. }
+            | Self::TicketCut { first, second, .. }
+            | Self::TicketAdoptedTwice { first, second, .. }
             | Self::TokenFell { first, second, .. } => one(first) || one(second),
             Self::ReentryChanged { outer, inner, .. } => one(outer) || one(inner),
             Self::HeldTooLong { who, .. } | Self::AboveLimit { who, .. } => one(who),
@@ -208,6 +219,8 @@ impl Finding {
             Self::Overlap { key, second, .. }
             | Self::TokenReused { key, second, .. }
             | Self::TokenFell { key, second, .. }
+            | Self::TicketCut { key, second, .. }
+            | Self::TicketAdoptedTwice { key, second, .. }
             | Self::HoldMinCut { key, second, .. } => Some((key, second.entered)),
             Self::HeldTooLong { key, who, .. } => Some((key, who.left)),
             Self::AboveLimit { key, who, .. } => Some((key, who.entered)),

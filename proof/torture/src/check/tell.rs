@@ -23,6 +23,9 @@ impl fmt::Display for Finding {
             Self::TokenReused { key, first, second } => {
                 write!(f, "a token of {key} was given twice: {first} and {second}")
             }
+            Self::TicketAdoptedTwice { key, first, second } => {
+                write!(f, "a ticket of {key} was adopted twice: {first} and {second}")
+            }
             Self::TokenFell { key, first, second } => {
                 write!(f, "a token of {key} fell: {first}, then {second}")
             }
@@ -104,6 +107,18 @@ impl Finding {
             } => {
                 let ms = early / MS;
                 write!(f, "{key} was to be kept for {ms} ms more: {first} and {second}")
+            }
+            Self::TicketCut {
+                key,
+                first,
+                second,
+                early,
+            } => {
+                let ms = early / MS;
+                write!(
+                    f,
+                    "a ticket was to keep {key} for {ms} ms more: {first} and {second}"
+                )
             }
             Self::AboveLimit {
                 key,

@@ -86,6 +86,8 @@ struct Freed {
     last: i64,
     /// The row was surely released. Otherwise it may be held until its lease ends.
     surely: bool,
+    /// It may be held for longer than any lease that the processes ask for.
+    unknown: bool,
 }
 
 impl Freed {
@@ -95,6 +97,7 @@ impl Freed {
             at: i64::MAX,
             last: 0,
             surely: true,
+            unknown: false,
         }
     }
 
@@ -134,6 +137,8 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         // A call whose body has returned goes on without the confirmation in the end.
         let in_time = answered.saturating_sub(call.section_end()) < RELEASE_TIMEOUT;
         let is_confirmed = done && (call.released.is_some() || in_time);
+        // An adopted lease lasts for half a minute.
+        freed.unknown |= call.adopts.is_some() && !is_confirmed;
         freed.surely &= is_confirmed && call.released.is_none_or(|released| kept <= released);
     }
     for call in calls.iter() {
@@ -147,6 +152,9 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         let Some(freed) = released.get(&(call.key.as_str(), by)) else {
             continue;
         };
+        if freed.unknown {
+            continue;
+        }
         // After a local hand-over the row may still name the former owner.
         if released.contains_key(&(call.key.as_str(), by + 1)) {
             continue;

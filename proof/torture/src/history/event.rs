@@ -51,6 +51,14 @@ pub(crate) enum Event {
     Unblock { call: u64 },
     /// Worker: the section has ended; at `last_step` it last ran and had the lock as far as it knew.
     Leave { call: u64, last_step: i64, how: How },
+    /// Worker: the lock is in a ticket now, which keeps the key until then unless somebody adopts it.
+    Ticket { call: u64, until: i64 },
+    /// Worker: a call is about to adopt the ticket that a call of a process has made.
+    Adopts {
+        call: u64,
+        giver: ProcessId,
+        ticket: u64,
+    },
     /// Worker: the guard's release was confirmed.
     Released { call: u64 },
     /// Worker: the call has ended.
@@ -171,6 +179,8 @@ pub(crate) enum Form {
     Attribute,
     /// A guard, with the section inside `enter`.
     Guard,
+    /// A guard that a ticket was adopted for.
+    Adopt,
     /// A guard whose holder checks `is_lost` itself.
     BareGuard,
     /// `run` and `on_lost = "signal"`.

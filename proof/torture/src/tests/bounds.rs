@@ -289,3 +289,57 @@ fn a_short_lease_lives_as_long_as_the_store_grants_others() {
         [Finding::LostForNothing { .. }]
     ));
 }
+
+#[test]
+fn a_ticket_keeps_its_key_and_is_adopted_once() {
+    // B adopts what A has given, or C enters without it.
+    let given = |adopted: Option<i64>, next: i64| {
+        let mut sketch = Sketch::default().section(A, 1, 10, 0, 20);
+        let until = 1_000 * MS;
+        sketch.worker(A, 25, Event::Ticket { call: 1, until });
+        if let Some(at) = adopted {
+            sketch.ask(B, 1, at, None);
+            sketch.worker(
+                B,
+                at,
+                Event::Adopts {
+                    call: 1,
+                    giver: A,
+                    ticket: 1,
+                },
+            );
+            sketch.answer(B, 1, at + 1, End::Dropped, None);
+        }
+        sketch.section(A, 2, 20, next, next + 10)
+    };
+    assert_eq!(given(None, 1_000).findings(), []);
+    let found = given(None, 999).findings();
+    assert!(matches!(found[..], [Finding::TicketCut { .. }]), "{found:?}");
+    assert_eq!(given(Some(500), 999).findings(), [], "B may have had it");
+    let found = given(Some(500), 499).findings();
+    assert!(matches!(found[..], [Finding::TicketCut { .. }]), "{found:?}");
+    assert_eq!(forced(given(None, 999), 500).findings(), []);
+
+    let mut twice = Sketch::default();
+    for (call, at) in [(2, 40), (3, 60)] {
+        twice.ask(B, call, at, None);
+        twice.worker(
+            B,
+            at,
+            Event::Adopts {
+                call,
+                giver: A,
+                ticket: 1,
+            },
+        );
+        twice.enter(B, call, at + 1, (&call.to_string(), 10 + at));
+        twice.end(B, call, at + 10, End::Done);
+    }
+    let found = twice.findings();
+    assert!(
+        found
+            .iter()
+            .any(|found| matches!(found, Finding::TicketAdoptedTwice { .. })),
+        "{found:?}"
+    );
+}

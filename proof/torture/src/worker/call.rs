@@ -195,7 +195,7 @@ impl Worker {
                 Form::Inherit | Form::RunAll | Form::AttributeAll | Form::GuardAll => {
                     unreachable!("was handled above")
                 }
-                Form::Once => unreachable!("only its body is written"),
+                Form::Once | Form::Adopt => unreachable!("is written elsewhere"),
             };
             asked.answer(&result);
         })

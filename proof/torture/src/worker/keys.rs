@@ -4,7 +4,7 @@ use fastrand::Rng;
 
 use crate::bank::ACCOUNTS;
 
-/// How many keys there are besides those of the accounts, `LONG` and `JOB`. The first is asked for as often as
+/// How many keys there are besides those of the accounts and of special tasks. The first is asked for as often as
 /// all the others together.
 pub(crate) const KEYS: usize = 6;
 
@@ -20,12 +20,15 @@ pub(super) const SHARED: &str = "shared";
 /// The key that few callers share at once.
 pub(super) const LIMITED: &str = "limited";
 
+/// The key whose lock goes into tickets.
+pub(crate) const TICKET: &str = "ticket";
+
 /// All keys, with those of the accounts.
 pub(crate) fn key_names() -> Vec<String> {
     let keys = (0..KEYS).map(key_name);
     let accounts = (0..ACCOUNTS).map(account_key);
     keys.chain(accounts)
-        .chain([LONG, JOB, SHARED, LIMITED].map(str::to_owned))
+        .chain([LONG, JOB, SHARED, LIMITED, TICKET].map(str::to_owned))
         .collect()
 }
 

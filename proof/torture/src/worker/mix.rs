@@ -5,7 +5,7 @@ use std::time::Duration;
 use dblock::{LockOptions, OnLost};
 use fastrand::Rng;
 
-use super::keys::{JOB, LIMITED, LONG, SHARED, account_key, any_key, key_name};
+use super::keys::{JOB, LIMITED, LONG, SHARED, TICKET, account_key, any_key, key_name};
 use crate::bank::{ACCOUNTS, Transfer};
 use crate::history::Form;
 
@@ -304,6 +304,19 @@ pub(super) fn limited(rng: &mut Rng) -> Plan {
         _ => Some(3),
     };
     shares(rng, LIMITED, limit)
+}
+
+/// A call whose lock goes into a ticket, or one that adopts it.
+pub(super) fn ticket(rng: &mut Rng, gives: bool) -> Plan {
+    let mut plan = one(rng, TICKET.to_owned());
+    plan.form = if gives { Form::Guard } else { Form::Adopt };
+    plan.section.panics = false;
+    if !gives {
+        // It waits for the store only, and its lease is an ordinary one.
+        plan.wait = Duration::ZERO;
+        plan.renew = true;
+    }
+    plan
 }
 
 fn shares(rng: &mut Rng, key: &str, limit: Option<u32>) -> Plan {
