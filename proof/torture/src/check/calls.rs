@@ -185,7 +185,8 @@ impl Calls {
         };
         let (mut first, mut before) = (own, i64::MIN);
         for (entered, token) in entries.into_iter().filter(|entry| *entry < own) {
-            if !(1..=HANDED_OVER).contains(&(first.1 - token)) {
+            // Those who share a lease have one token.
+            if !(0..=HANDED_OVER).contains(&(first.1 - token)) {
                 before = entered;
                 break;
             }

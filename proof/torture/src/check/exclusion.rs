@@ -75,11 +75,15 @@ fn above_limit(
 
 /// Which of the two should have ended before the other began: the one that entered first. But an earlier grant,
 /// with the smaller token, may enter later; so a smaller token counts as the former if it was asked for in time. A
-/// nested call has the grant of its acquirer.
+/// nested call has the grant of its acquirer, and one that shares that of its process.
 fn former<'a>(pair: [(&'a Call, &'a Section); 2], calls: &Calls) -> (&'a Call, &'a Section) {
     let [late, early] = pair;
     let acquirer = calls.get(late.0.process, late.0.acquirer).unwrap_or(late.0);
-    let overtaken = late.1.token < early.1.token && acquirer.asked < early.1.entered;
+    let asked = match acquirer.parameters.limit {
+        Some(_) => calls.granted_after(acquirer),
+        None => acquirer.asked,
+    };
+    let overtaken = late.1.token < early.1.token && asked < early.1.entered;
     if overtaken { late } else { early }
 }
 

@@ -343,3 +343,35 @@ fn a_ticket_keeps_its_key_and_is_adopted_once() {
         "{found:?}"
     );
 }
+
+/// Found by SQLite's twenty minutes with seed 303.
+#[test]
+fn a_process_that_shares_lets_callers_in_until_it_learns_that_its_key_was_freed() {
+    let shares = || {
+        let mut sketch = Sketch::default();
+        for (call, from, to) in [(1, 0, 100), (2, 300, 400)] {
+            let limit = Some(u32::MAX);
+            sketch.ask_as(
+                A,
+                call,
+                from,
+                Ask {
+                    limit,
+                    ..Ask::default()
+                },
+            );
+            sketch.enter(A, call, from + 1, (&call.to_string(), 10));
+            sketch.end(A, call, to, End::Done);
+        }
+        sketch.section(B, 1, 20, 250, 350)
+    };
+    let found = shares().findings();
+    assert!(
+        matches!(
+            found[..],
+            [Finding::Overlap { .. }, Finding::TokenFell { .. }] | [Finding::Overlap { .. }]
+        ),
+        "{found:?}"
+    );
+    assert_eq!(forced(shares(), 150).findings(), []);
+}
