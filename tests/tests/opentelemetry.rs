@@ -1,6 +1,7 @@
-//! The spans of a lock, as OpenTelemetry has them.
+//! The spans and the metrics of locks, as OpenTelemetry has them.
 //!
-//! A process of its own: tests beside it without a subscriber would switch spans off.
+//! One test in a process of its own: another one beside it without a subscriber would switch spans off, and a recorder
+//! is for a whole process.
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,8 +10,14 @@ use std::time::Duration;
 use dblock::store::MemoryStore;
 use dblock::store::clock::Timestamp;
 use dblock::{LockManager, LockOptions};
+use metrics_opentelemetry::{OpenTelemetryMetrics, OpenTelemetryRecorder};
 use opentelemetry::Value;
+use opentelemetry::metrics::MeterProvider as _;
 use opentelemetry::trace::{Status, TracerProvider as _};
+use opentelemetry_sdk::metrics::data::{
+    AggregatedMetrics, HistogramDataPoint, MetricData, ResourceMetrics, ScopeMetrics,
+};
+use opentelemetry_sdk::metrics::{InMemoryMetricExporter, PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use tokio::time::sleep;
 use tracing::Instrument as _;
@@ -30,8 +37,13 @@ fn text(span: &SpanData, name: &str) -> Option<String> {
     attribute(span, name).map(ToString::to_string)
 }
 
-/// One span an acquire: the wait is a child of the caller's span, and so is the body that follows.
 #[tokio::test]
+async fn opentelemetry_gets_spans_and_metrics() {
+    metrics_go_through_the_facade().await;
+    the_wait_is_a_child_of_the_callers_span().await;
+}
+
+/// One span an acquire: the wait is a child of the caller's span, and so is the body that follows.
 async fn the_wait_is_a_child_of_the_callers_span() {
     let exporter = InMemorySpanExporter::default();
     let provider = SdkTracerProvider::builder()
@@ -132,4 +144,39 @@ async fn the_wait_is_a_child_of_the_callers_span() {
     assert_eq!(waited.status, Status::Unset);
     assert_eq!(busy.status, Status::Unset, "busy is an ordinary answer");
     assert!(matches!(late.status, Status::Error { .. }));
+}
+
+/// How many values of the histogram have this outcome.
+fn counted(exported: &[ResourceMetrics], name: &str, outcome: &str) -> u64 {
+    let scopes = exported.iter().flat_map(ResourceMetrics::scope_metrics);
+    let metrics = scopes.flat_map(ScopeMetrics::metrics);
+    let points = metrics
+        .filter(|metric| metric.name() == name)
+        .filter_map(|metric| match metric.data() {
+            AggregatedMetrics::F64(MetricData::Histogram(histogram)) => Some(histogram.data_points()),
+            _ => None,
+        });
+    let fits =
+        |label: &opentelemetry::KeyValue| label.key.as_str() == "outcome" && label.value.as_str() == outcome;
+    let points = points.flatten().filter(|point| point.attributes().any(fits));
+    points.map(HistogramDataPoint::count).sum()
+}
+
+/// The metrics go through the facade `metrics`, for which there is a bridge.
+async fn metrics_go_through_the_facade() {
+    let memory = InMemoryMetricExporter::default();
+    let reader = PeriodicReader::builder(memory.clone()).build();
+    let provider = SdkMeterProvider::builder().with_reader(reader).build();
+    let bridge = OpenTelemetryMetrics::new(provider.meter("dblock"));
+    metrics::set_global_recorder(OpenTelemetryRecorder::new(bridge)).unwrap();
+
+    let locks = LockManager::connect("memory:").await.unwrap();
+    let guard = locks.lock("key").acquire().await.unwrap();
+    locks.lock("key").acquire().await.unwrap_err();
+    guard.release().await.unwrap();
+
+    provider.force_flush().unwrap();
+    let exported = memory.get_finished_metrics().unwrap();
+    let counts = |outcome| counted(&exported, "dblock_acquire_seconds", outcome);
+    assert_eq!((counts("acquired"), counts("busy")), (1, 1), "{exported:#?}");
 }
