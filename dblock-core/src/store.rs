@@ -287,7 +287,7 @@ pub trait Store: Debug + Send + Sync + 'static {
 pub struct Capabilities {
     /// A short name for messages and logs, such as `postgres`.
     pub name: &'static str,
-    /// The store must run on the runtime that builds the manager, not on the engine's own thread.
+    /// The store runs on the runtime that builds the manager, if there is one, and not on the engine's own thread.
     pub callers_runtime: bool,
     /// A user's transaction in the same database can check the fence token of every key.
     pub verify_in: bool,

@@ -22,7 +22,7 @@ pub(crate) fn signature(function: &Function, kind: Kind, errors: &mut Errors) {
     if let Some(abi) = &sig.abi {
         errors.push(syn::Error::new_spanned(
             abi,
-            "an `extern` function cannot wait for a lock; remove the `extern`",
+            "an `extern` function cannot run under a lock; remove the `extern`",
         ));
     }
     let may_block = kind == Kind::Lock && function.is_blocking;
@@ -34,7 +34,7 @@ pub(crate) fn signature(function: &Function, kind: Kind, errors: &mut Errors) {
                  give `block_on` a call of that",
                 kind.doing()
             )
-        } else if blocks_on(function) {
+        } else if was_made_to_block(function.body.stream()) {
             format!("another attribute has made this function synchronous already; put `#[{name}]` above it")
         } else if future_output(&sig.output).is_some() {
             format!(
@@ -53,13 +53,13 @@ pub(crate) fn signature(function: &Function, kind: Kind, errors: &mut Errors) {
     }
 }
 
-/// Such as `#[tokio::main]`, which leaves `block_on` behind.
-pub(crate) fn blocks_on(function: &Function) -> bool {
-    contains(function.body.stream(), "block_on")
+/// By an attribute such as `#[tokio::main]`, which leaves `block_on` behind.
+pub(crate) fn was_made_to_block(body: TokenStream) -> bool {
+    contains(body.clone(), "block_on") && !blocks_itself(body)
 }
 
-/// Whether a person wrote the `block_on`. That of another attribute has its place, but other text.
-fn blocks_itself(body: TokenStream) -> bool {
+/// Whether a person wrote a `block_on`. That of another attribute has its place, but other text.
+pub(crate) fn blocks_itself(body: TokenStream) -> bool {
     body.into_iter().any(|token| match token {
         TokenTree::Ident(ident) => {
             ident == "block_on" && ident.span().source_text().as_deref() == Some("block_on")

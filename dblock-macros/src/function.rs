@@ -53,13 +53,9 @@ impl Function {
         })?;
         let (inner_attrs, body) = split_inner_attributes(body)?;
         let is_async = sig.asyncness.is_some() || future_output(&sig.output).is_some();
-        // Such as one whose `async` was forgotten, or which `#[tokio::main]` has changed.
-        let was_async = || {
-            ["await", "block_on"]
-                .iter()
-                .any(|word| check::contains(body.stream(), word))
-        };
-        let is_blocking = !is_async && !was_async();
+        // Its `async` was forgotten, or another attribute such as `#[tokio::main]` has taken it away.
+        let awaits = || check::contains(body.stream(), "await") && !check::blocks_itself(body.stream());
+        let is_blocking = !is_async && !awaits() && !check::was_made_to_block(body.stream());
         Ok(Self {
             attrs,
             inner_attrs,

@@ -114,7 +114,9 @@ pub(crate) fn under_lock(
                 ..
             } = locals;
             if function.is_blocking {
-                return quote!(#private::blocking_run(#given, #key, &#options, #future));
+                let called = quote!(#private::blocking_run(#given, #key, &#options, #future));
+                let no_future = output.no_future(value);
+                return quote!({ let #value = #called; #no_future #value });
             }
             let Some(tx) = &tx else {
                 return quote!(#private::#run(#given, #key, #options, #future).await);

@@ -53,6 +53,15 @@ impl Output {
         quote_spanned!(self.start=> #private::run_once #group.await)
     }
 
+    /// Refuses a value that is a future: its work would be done when the lock is free again.
+    pub(crate) fn no_future(&self, value: &Ident) -> TokenStream {
+        let (import, private) = (private(), Ident::new(PRIVATE, self.end));
+        let refuse = quote_spanned! {self.end=>
+            #private::no_future(#private::Returned(&#value).given());
+        };
+        quote!({ use #import::NoFuture as _; #refuse })
+    }
+
     /// Declares the type to the compiler before the body, so that a type error in the body points at the
     /// user's line. It also names the arguments that the block captures. This is reachable code that uses its
     /// values, so that no lint need be allowed, which a user's `forbid` would refuse.

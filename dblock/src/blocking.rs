@@ -8,8 +8,8 @@ use tokio::sync::oneshot;
 
 use crate::LockManager;
 
-/// A runtime on a thread of its own, which ends when this is dropped. It drives timers, and connections that are
-/// opened on it, also while no call blocks.
+/// A runtime on a thread of its own, which ends when this is dropped. It drives timers and connections also while no call
+/// blocks.
 pub(crate) struct Runtime {
     handle: Handle,
     _until_dropped: oneshot::Sender<()>,
@@ -37,16 +37,20 @@ impl Runtime {
 
 /// For code that is not async.
 impl LockManager {
-    /// Blocks this thread until a future of this library is done. So every call works without a runtime: its timers
-    /// and connections are driven by a thread that the first call starts, and that ends with the manager.
+    /// Blocks this thread until a future of this library is done. It runs on the tokio runtime that the thread is in, as
+    /// in `spawn_blocking`. So every call works without a runtime, too: then a thread that the first call starts drives
+    /// timers and connections. It ends with the manager, and with it whatever such a future has spawned.
     ///
     /// A program without a runtime makes its manager with
     /// [`build_lazy`](crate::LockManagerBuilder::build_lazy), and creates the tables by
     /// `locks.block_on(locks.admin().migrate())` if they may be missing. For a lock around code there is
     /// [`LockBuilder::blocking_run`](crate::LockBuilder::blocking_run), and the attribute on a plain `fn`.
     ///
+    /// A manager of the memory store that was made in a runtime needs that runtime: while nothing drives it, calls that
+    /// wait hang.
+    ///
     /// # Panics
-    /// In an async task, whose thread has other tasks to run: use `.await` there, or
+    /// In an async task, and in another `block_on` of tokio: they have other tasks to run. Use `.await` there, or
     /// `tokio::task::spawn_blocking`. And when the operating system gives no thread.
     ///
     /// ```no_run
@@ -60,7 +64,11 @@ impl LockManager {
     /// locks.block_on(guard.release())?;
     /// # Ok(()) }
     /// ```
+    #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
-        self.runtime().handle.block_on(future)
+        match Handle::try_current() {
+            Ok(handle) => handle.block_on(future),
+            Err(_) => self.runtime().handle.block_on(future),
+        }
     }
 }

@@ -149,7 +149,7 @@ pub(crate) fn run_blocking<T>(
     body: impl FnOnce() -> T,
 ) -> (Vec<Hold>, Ended<std::thread::Result<T>>) {
     let span = span(&holds);
-    let body = || Link::inside_current(&holds).sync_scope(|| span.in_scope(body));
+    let body = || Link::run_on_thread(&holds, || span.in_scope(body));
     let ended = std::panic::catch_unwind(AssertUnwindSafe(body));
     let stopping = holds.iter().map(Hold::lease);
     let mut stopping = stopping.filter(|lease| lease.on_lost() == OnLost::Cancel);

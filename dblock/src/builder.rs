@@ -167,7 +167,7 @@ impl LockManagerBuilder {
     /// of the first acquire.
     ///
     /// # Errors
-    /// [`LockError::Invalid`] for a bad setting, and for a memory store outside of a tokio runtime.
+    /// [`LockError::Invalid`] for a bad setting.
     pub fn build_lazy(self) -> Result<LockManager, LockError> {
         let table = self.check()?;
         LockManager::start(

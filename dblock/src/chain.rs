@@ -7,6 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use tokio::task::futures::TaskLocalFuture;
+use tokio::task::{Id, try_id};
 
 use crate::Key;
 use crate::engine::{EngineHandle, Hold, Lease};
@@ -28,21 +29,43 @@ struct Node {
     leases: Vec<Lease>,
     engine: EngineHandle,
     around: Option<Link>,
+    body: Body,
+}
+
+/// What runs under the locks of a node.
+#[derive(Debug, PartialEq, Eq)]
+enum Body {
+    /// A future, which sees the node while it is polled.
+    Async,
+    /// Code on this thread, perhaps in a task. A runtime that it drives may poll other tasks meanwhile: they are in no chain.
+    Blocking(Option<Id>),
 }
 
 impl Link {
     /// The innermost lock that the running code runs under.
     pub(crate) fn current() -> Option<Self> {
-        CHAIN.try_with(Clone::clone).ok()
+        let link: Self = CHAIN.try_with(Clone::clone).ok()?;
+        let is_of_here = link.0.body == Body::Async || link.0.body == Body::Blocking(try_id());
+        is_of_here.then_some(link)
     }
 
     /// Adds locks that were taken together to the running code's chain, as the innermost ones.
     pub(crate) fn inside_current(holds: &[Hold]) -> Self {
+        Self::of(holds, Body::Async)
+    }
+
+    /// As [`inside_current`](Self::inside_current), and runs a body under them that is not async.
+    pub(crate) fn run_on_thread<T>(holds: &[Hold], body: impl FnOnce() -> T) -> T {
+        CHAIN.sync_scope(Self::of(holds, Body::Blocking(try_id())), body)
+    }
+
+    fn of(holds: &[Hold], body: Body) -> Self {
         let first = holds.first().expect("a call takes at least one lock");
         let node = Node {
             leases: holds.iter().map(|hold| hold.lease().clone()).collect(),
             engine: first.engine().clone(),
             around: Self::current(),
+            body,
         };
         Self(Arc::new(node))
     }
@@ -50,11 +73,6 @@ impl Link {
     /// Runs `body` under these locks.
     pub(crate) fn scope<F: Future>(self, body: F) -> Linked<F> {
         CHAIN.scope(self, body)
-    }
-
-    /// As [`scope`](Self::scope), for a body that is not async.
-    pub(crate) fn sync_scope<T>(self, body: impl FnOnce() -> T) -> T {
-        CHAIN.sync_scope(self, body)
     }
 
     /// The next locks outwards.

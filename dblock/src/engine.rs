@@ -53,7 +53,7 @@ use crate::health::HealthBoard;
 use crate::store::{Store, StoreError, StoreErrorKind};
 
 /// Starts an engine for `store`: on a thread with a runtime of its own, or on the caller's runtime if the
-/// store asks for that.
+/// store asks for that and there is one.
 pub(crate) fn start(
     store: Arc<dyn Store>,
     settings: Settings,
@@ -62,16 +62,12 @@ pub(crate) fn start(
     static NEXT_ID: AtomicU64 = AtomicU64::new(1);
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     let on_callers_runtime = store.capabilities().callers_runtime;
+    let callers = on_callers_runtime.then(tokio::runtime::Handle::try_current);
     let (commands, inbox) = mpsc::unbounded_channel();
     let shared = Arc::new(Shared::new(id, store, settings, health));
     let driver = Driver::new(Arc::clone(&shared), inbox);
     let purge_after = settings.purge_after;
-    if on_callers_runtime {
-        let runtime = tokio::runtime::Handle::try_current().map_err(|_| {
-            LockError::invalid(
-                "this store runs on the caller's runtime: build the manager inside a tokio runtime",
-            )
-        })?;
+    if let Some(Ok(runtime)) = callers {
         runtime.spawn(driver.run(purge_after));
     } else {
         let failed = |error: std::io::Error| {

@@ -162,6 +162,7 @@ pub fn run_all<F: Future>(
 ///
 /// # Errors
 /// As [`run`].
+#[track_caller]
 pub fn blocking_run<T>(
     manager: Option<&LockManager>,
     key: impl LockKeys,
@@ -171,6 +172,40 @@ pub fn blocking_run<T>(
     let manager = manager_or_default(manager)?;
     manager.lock(key).options(options).blocking_run(body)
 }
+
+/// What [`blocking_run`] gave: `no_future(Returned(&result).given())`.
+#[derive(Debug)]
+pub struct Returned<'r, T>(pub &'r Result<T, LockError>);
+
+impl<T: Future> Returned<'_, T> {
+    /// A future.
+    pub fn given(&self) -> Given<T> {
+        Given(PhantomData)
+    }
+}
+
+/// See [`Returned`]. A method of the type comes before that of a trait.
+pub trait NoFuture {
+    /// Nothing to object to.
+    fn given(&self) -> Given<()> {
+        Given(PhantomData)
+    }
+}
+
+impl<T> NoFuture for Returned<'_, T> {}
+
+/// Refuses a future, whose work would be done without the lock.
+pub fn no_future<T: Done>(_: T) {}
+
+/// The body has done its work.
+#[diagnostic::on_unimplemented(
+    message = "this function returns a future, which would do its work without the lock",
+    label = "write `async fn`, or a type that the attribute understands: `Pin<Box<dyn Future<Output = …>>>`"
+)]
+pub trait Done {}
+
+#[diagnostic::do_not_recommend]
+impl Done for Given<()> {}
 
 /// A function for locks that end with a transaction.
 #[cfg(feature = "sql")]

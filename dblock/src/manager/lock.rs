@@ -250,6 +250,9 @@ impl<'m> LockBuilder<'m> {
     /// [`CurrentLock::remaining`](crate::CurrentLock::remaining) between its steps. So check the fence token
     /// wherever the body writes.
     ///
+    /// What the body calls on its thread runs under the lock. A thread or task that it starts is another owner. A body
+    /// that runs other work of the program while it waits, as rayon does, may run it under its lock.
+    ///
     /// # Errors
     /// As [`run`](Self::run).
     ///
@@ -269,6 +272,7 @@ impl<'m> LockBuilder<'m> {
     /// assert_eq!(key, "order:42");
     /// # Ok(()) }
     /// ```
+    #[track_caller]
     pub fn blocking_run<T>(self, body: impl FnOnce() -> T) -> Result<T, LockError> {
         let locks = self.locks;
         let holds = locks.block_on(self.holds())?.0.into_vec();

@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
+use dblock::store::MemoryStore;
 use dblock::{LockError, LockManager, current, current_locks, distributed_lock};
 use dblock_tests::{Backend, on_every_store};
 use tokio::task::spawn_blocking;
@@ -131,6 +132,48 @@ fn a_program_without_a_runtime_locks() {
     });
     assert_eq!(sum, 10);
     locks.block_on(locks.shutdown(Duration::ZERO));
+}
+
+/// The body drives a runtime, in which another task takes the same key: it is another owner.
+#[test]
+fn tasks_that_a_body_drives_are_other_owners() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let locks = LockManager::builder(MemoryStore::new()).build_lazy().unwrap();
+    let other = locks.clone();
+    let other = runtime.spawn(async move {
+        let inside = current().is_some();
+        (inside, other.lock("key").try_acquire().await.unwrap().is_some())
+    });
+    let body = || {
+        (
+            current().is_some(),
+            runtime.block_on(other).unwrap(),
+            current().is_some(),
+        )
+    };
+    let found = locks.lock("key").blocking_run(body).unwrap();
+    assert_eq!(found, (true, (false, false), true));
+}
+
+/// What it spawns goes on after the manager, and the clock is that of the runtime.
+#[tokio::test(start_paused = true)]
+async fn a_thread_of_a_runtime_uses_that_runtime() {
+    let locks = LockManager::connect("memory:").await.unwrap();
+    tokio::time::advance(Duration::from_hours(1)).await;
+    let calls = spawn_blocking(move || {
+        let lasts = locks
+            .lock("key")
+            .blocking_run(|| current().unwrap().remaining())
+            .unwrap();
+        let spawned = locks.block_on(async { tokio::spawn(tokio::time::sleep(Duration::from_secs(1))) });
+        (lasts, spawned)
+    });
+    let (lasts, spawned) = calls.await.unwrap();
+    assert!(lasts > Duration::from_secs(20), "{lasts:?}");
+    spawned.await.unwrap();
 }
 
 #[tokio::test]

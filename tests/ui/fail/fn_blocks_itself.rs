@@ -1,7 +1,7 @@
-use dblock::distributed_lock;
+use dblock::run_once;
 use dblock_ui_tests::OrderError;
 
-#[distributed_lock(key = "nightly")]
+#[run_once(key = "nightly", remember = "1d", on_crash = "retry")]
 fn clean_up(runtime: &tokio::runtime::Runtime) -> Result<(), OrderError> {
     runtime.block_on(async { Ok(()) })
 }

@@ -32,8 +32,8 @@ pub(crate) struct Call {
     pub(crate) acquirer: u64,
     pub(crate) asked: i64,
     pub(crate) section: Option<Section>,
-    /// When its lock was in a ticket, and until when that keeps the key.
-    pub(crate) ticket: Option<(i64, i64)>,
+    /// From when on it put its lock into a ticket, when that was done, and until when the ticket keeps the key.
+    pub(crate) ticket: Option<[i64; 3]>,
     /// The call whose ticket it adopts.
     pub(crate) adopts: Option<(ProcessId, u64)>,
     /// When its guard's release was confirmed.
@@ -178,15 +178,34 @@ impl Calls {
             let of_process = self.iter().filter(|other| other.process == call.process);
             of_process.filter(|other| other.is_acquirer() && other.key == call.key)
         };
-        let mut entries: Vec<_> = of_key().filter_map(entry).collect();
-        entries.sort_unstable_by(|one, other| other.cmp(one));
+        let left = |other: &Call| {
+            other
+                .answer
+                .as_ref()
+                .map_or(other.process_end, |answer| answer.at)
+        };
+        let of_entry = |other: &Call| entry(other).map(|own| (own, other.asked, left(other)));
+        let mut entries: Vec<_> = of_key().filter_map(of_entry).collect();
+        entries.sort_unstable();
+        // Those who share a lease have one token. How long those stayed that had entered with it before.
+        let mut stayed = vec![i64::MIN; entries.len()];
+        for (n, pair) in entries.windows(2).enumerate() {
+            let [((_, before), _, left), ((_, token), ..)] = [pair[0], pair[1]];
+            if before == token {
+                stayed[n + 1] = stayed[n].max(left);
+            }
+        }
         let Some(own) = self.get(call.process, call.acquirer).and_then(entry) else {
             return call.asked;
         };
         let (mut first, mut before) = (own, i64::MIN);
-        for (entered, token) in entries.into_iter().filter(|entry| *entry < own) {
-            // Those who share a lease have one token.
-            if !(0..=HANDED_OVER).contains(&(first.1 - token)) {
+        for n in (1..entries.partition_point(|(entry, ..)| *entry <= own)).rev() {
+            let ((entered, token), asked) = (entries[n - 1].0, entries[n].1);
+            let goes_on = match first.1 - token {
+                0 => stayed[n] >= asked,
+                distance => (1..=HANDED_OVER).contains(&distance),
+            };
+            if !goes_on {
                 before = entered;
                 break;
             }
@@ -334,7 +353,7 @@ impl Call {
                     });
                 }
             }
-            Event::Ticket { until, .. } => self.ticket = Some((at, *until)),
+            Event::Ticket { since, until, .. } => self.ticket = Some([*since, at, *until]),
             Event::Adopts { giver, ticket, .. } => self.adopts = Some((*giver, *ticket)),
             Event::Released { .. } => self.released = Some(at),
             Event::Answer { end, by, text, .. } => {

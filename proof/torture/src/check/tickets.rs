@@ -21,7 +21,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
             }
         }
         for (giver, section) in &sections {
-            let Some((given, until)) = giver.ticket else {
+            let Some([since, given, until]) = giver.ticket else {
                 continue;
             };
             // From when somebody adopts it the lock may be that one's, and may be released.
@@ -33,7 +33,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
                 continue;
             };
             let kept = Span {
-                from: section.entered,
+                from: since,
                 to: early.entered,
             };
             if !facts.taken_away(key, kept) {

@@ -51,8 +51,14 @@ pub(crate) enum Event {
     Unblock { call: u64 },
     /// Worker: the section has ended; at `last_step` it last ran and had the lock as far as it knew.
     Leave { call: u64, last_step: i64, how: How },
-    /// Worker: the lock is in a ticket now, which keeps the key until then unless somebody adopts it.
-    Ticket { call: u64, until: i64 },
+    /// Worker: the lock is in a ticket now, which was asked for at `since`. It keeps the key until then, unless somebody
+    /// adopts it.
+    Ticket {
+        call: u64,
+        #[serde(default)]
+        since: i64,
+        until: i64,
+    },
     /// Worker: a call is about to adopt the ticket that a call of a process has made.
     Adopts {
         call: u64,

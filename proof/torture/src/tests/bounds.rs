@@ -295,8 +295,16 @@ fn a_ticket_keeps_its_key_and_is_adopted_once() {
     // B adopts what A has given, or C enters without it.
     let given = |adopted: Option<i64>, next: i64| {
         let mut sketch = Sketch::default().section(A, 1, 10, 0, 20);
-        let until = 1_000 * MS;
-        sketch.worker(A, 25, Event::Ticket { call: 1, until });
+        let (since, until) = (21 * MS, 1_000 * MS);
+        sketch.worker(
+            A,
+            25,
+            Event::Ticket {
+                call: 1,
+                since,
+                until,
+            },
+        );
         if let Some(at) = adopted {
             sketch.ask(B, 1, at, None);
             sketch.worker(
@@ -347,9 +355,9 @@ fn a_ticket_keeps_its_key_and_is_adopted_once() {
 /// Found by SQLite's twenty minutes with seed 303.
 #[test]
 fn a_process_that_shares_lets_callers_in_until_it_learns_that_its_key_was_freed() {
-    let shares = || {
+    let shares = |first_left| {
         let mut sketch = Sketch::default();
-        for (call, from, to) in [(1, 0, 100), (2, 300, 400)] {
+        for (call, from, to) in [(1, 0, first_left), (2, 300, 400)] {
             let limit = Some(u32::MAX);
             sketch.ask_as(
                 A,
@@ -365,13 +373,12 @@ fn a_process_that_shares_lets_callers_in_until_it_learns_that_its_key_was_freed(
         }
         sketch.section(B, 1, 20, 250, 350)
     };
-    let found = shares().findings();
+    assert!(!shares(310).findings().is_empty());
+    assert_eq!(forced(shares(310), 150).findings(), []);
+    // Nobody had stayed, so the second call got the lock when it was another one's.
+    let found = forced(shares(100), 150).findings();
     assert!(
-        matches!(
-            found[..],
-            [Finding::Overlap { .. }, Finding::TokenFell { .. }] | [Finding::Overlap { .. }]
-        ),
+        found.iter().any(|found| matches!(found, Finding::Overlap { .. })),
         "{found:?}"
     );
-    assert_eq!(forced(shares(), 150).findings(), []);
 }
