@@ -1,11 +1,16 @@
-//! A gRPC service whose method runs under a lock, with tonic. `cargo test -p dblock-example-tonic` runs it on
-//! two nodes.
+//! A gRPC service whose method runs under a lock, with tonic, and a layer around it that locks what the metadata
+//! names. `cargo test -p dblock-example-tonic` runs it on two nodes.
 
 use std::fmt;
 use std::sync::Arc;
 
 use dblock::{LockError, LockManager, distributed_lock};
+use dblock_tower::LockLayer;
 use futures_util::future::BoxFuture;
+use shop::orders_server::OrdersServer;
+use tonic::body::Body;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 /// The code that tonic makes of the service: the trait and the server in `orders_server`, the client in
@@ -77,6 +82,29 @@ impl shop::orders_server::Orders for Orders {
             settled_by: lock.fence_token(),
         }))
     }
+}
+
+/// Serves the orders, one call at a time for each tenant, over all nodes and methods. The lock is taken before
+/// tonic reads the message. A call that names no tenant runs without this lock.
+///
+/// # Errors
+/// When the server cannot go on.
+pub async fn serve(
+    locks: LockManager,
+    invoice: Invoice,
+    incoming: TcpIncoming,
+) -> Result<(), tonic::transport::Error> {
+    let tenants = LockLayer::new(
+        locks.clone(),
+        |request: &http::Request<Body>| {
+            let tenant = request.headers().get("tenant")?;
+            Some(format!("tenant:{}", String::from_utf8_lossy(tenant.as_bytes())))
+        },
+        |error| Ok(status(&error).into_http()),
+    );
+    let orders = OrdersServer::new(Orders::new(locks, invoice));
+    let server = Server::builder().layer(tenants).add_service(orders);
+    server.serve_with_incoming(incoming).await
 }
 
 /// The status that tells a client of a lock that failed. The cause is for the log.

@@ -8,13 +8,12 @@ use std::time::Duration;
 use dblock::LockManager;
 use dblock::store::MemoryStore;
 use dblock_example_tonic::shop::orders_client::OrdersClient;
-use dblock_example_tonic::shop::orders_server::OrdersServer;
-use dblock_example_tonic::{Invoice, Orders, SettleRequest, status};
+use dblock_example_tonic::{Invoice, SettleRequest, serve, status};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tonic::Code;
 use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Channel, Endpoint, Server};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Code, Request};
 
 /// A printer that the test holds back.
 struct Printer {
@@ -50,8 +49,7 @@ impl Printer {
 async fn node(locks: LockManager, invoice: Invoice) -> OrdersClient<Channel> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    let server = Server::builder().add_service(OrdersServer::new(Orders::new(locks, invoice)));
-    tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+    tokio::spawn(serve(locks, invoice, TcpIncoming::from(listener)));
     let endpoint = Endpoint::try_from(format!("http://{address}")).unwrap();
     OrdersClient::new(endpoint.connect().await.unwrap())
 }
@@ -81,6 +79,34 @@ async fn one_node_settles_and_the_other_is_told_that_it_is_busy() {
     printer.finish.add_permits(1);
     let second = clients[1].settle(order(7)).await.unwrap().into_inner();
     assert!(second.settled_by > first.settled_by);
+}
+
+/// A call for a tenant, whom its metadata names.
+fn of_tenant(tenant: &'static str, order_id: u64) -> Request<SettleRequest> {
+    let mut request = Request::new(order(order_id));
+    request.metadata_mut().insert("tenant", tenant.parse().unwrap());
+    // Only a test that has failed waits for so long.
+    request.set_timeout(Duration::from_secs(10));
+    request
+}
+
+#[tokio::test]
+async fn a_tenant_has_one_call_at_a_time_whatever_its_order() {
+    let (store, printer) = (MemoryStore::new(), Printer::new());
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let locks = LockManager::builder(store.clone()).build().await.unwrap();
+        clients.push(node(locks, printer.invoice()).await);
+    }
+    let mut first = clients[0].clone();
+    let settle = tokio::spawn(async move { first.settle(of_tenant("7", 1)).await });
+    printer.until_begun().await;
+    let busy = clients[1].settle(of_tenant("7", 2)).await.unwrap_err();
+    assert_eq!(busy.code(), Code::Aborted);
+    assert!(busy.message().contains("tenant:7"), "{busy}");
+    printer.finish.add_permits(2);
+    clients[1].settle(of_tenant("8", 3)).await.unwrap();
+    settle.await.unwrap().unwrap();
 }
 
 #[tokio::test]

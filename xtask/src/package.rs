@@ -18,11 +18,12 @@ use crate::etcd;
 use crate::steps::{FEATURES, target_folder};
 
 /// What is published and has an API.
-const LIBRARIES: [&str; 13] = [
+const LIBRARIES: [&str; 14] = [
     "dblock-core",
     "dblock-macros",
     "dblock",
     "dblock-axum",
+    "dblock-tower",
     "dblock-conformance",
     "dblock-etcd",
     "dblock-redis",
