@@ -378,4 +378,141 @@ pub async fn calls_old() -> Result<(), OrderError> {
     Ok(old())
 }
 
+/// Functions that are not async.
+pub mod plain {
+    use super::*;
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a", ttl = "10s", wait = "1s"))]
+    pub fn quiet(number: u64, text: &str) -> Result<u64, OrderError> {
+        if text.is_empty() {
+            return Err(OrderError::Unknown(number));
+        }
+        Ok(number)
+    }
+
+    #[rustfmt::skip]
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn one_line(number: u64) -> Result<u64, OrderError> { yield_now(); Ok(number) }
+
+    #[rustfmt::skip]
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn one_expression(number: u64) -> Result<u64, OrderError> { quiet(number, "a") }
+
+    #[rustfmt::skip]
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn braces(number: u64) -> Result<u64, OrderError> { { quiet(number, "a") } }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn unused(
+        first: u64,
+        mut second: String,
+        _third: u8,
+        (fourth, fifth): (u8, u8),
+    ) -> Result<u8, OrderError> {
+        let local = 1;
+        let mut number = 1;
+        number = 2;
+        Ok(fifth)
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn shadowed(first: u64, second: u64) -> Result<u64, OrderError> {
+        let first = 1;
+        let second = second + first;
+        Ok(second)
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn assigned(mut first: u64, mut second: u64) -> Result<(), OrderError> {
+        first = 1;
+        second += 1;
+        Ok(())
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn ends_with_return(first: u64) -> Result<u64, OrderError> {
+        return Ok(first);
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn ends_with_binding(first: u64) -> Result<u64, OrderError> {
+        let result = Ok(first);
+        result
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn question_mark_at_the_end(first: Result<u64, OrderError>) -> Result<u64, OrderError> {
+        Ok(first?)
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn unreachable_end(first: u64) -> Result<u64, OrderError> {
+        return Ok(first);
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn must_use(first: Vec<u64>) -> Result<usize, OrderError> {
+        first.len();
+        let _ = first.clone();
+        Ok(first.iter().map(|n| n).count())
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn style(text: &String, list: &Vec<u8>, flag: bool) -> Result<bool, OrderError> {
+        let owned = text.to_string();
+        println!("{}", owned);
+        if flag == true {
+            return Ok(false);
+        } else {
+            match list.len() {
+                0 => (),
+                _ => (),
+            }
+        }
+        Ok((flag))
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn panics(list: &[u8]) -> Result<u8, OrderError> {
+        let first = list.first().unwrap();
+        let second = list.get(1).expect("two");
+        Ok(first + second + list[2])
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn elided_lifetime(view: View<'_>) -> Result<View<'_>, OrderError> {
+        Ok(view)
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn one_lifetime<'a>(text: &'a str) -> Result<usize, OrderError> {
+        Ok(text.len() as usize)
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn by_value(text: String, _used: u8) -> Result<usize, OrderError> {
+        Ok(text.len() + usize::from(_used))
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = text, manager = locks))]
+    pub fn by_reference(text: &str, locks: &dblock::LockManager) -> Result<(), OrderError> {
+        drop((text, locks));
+        Ok(())
+    }
+
+    #[cfg_attr(feature = "locked", dblock::distributed_lock(keys = ["{number}", text]))]
+    pub fn by_template(number: u64, service: &Service, text: &str) -> Result<u64, OrderError> {
+        drop((service, text));
+        Ok(number)
+    }
+
+    #[cfg_attr(feature = "locked", distributed_lock(key = "a"))]
+    pub fn conditional(nothing: (), number: u64, _third: u64) -> Result<u64, OrderError> {
+        #[cfg(any())]
+        drop(number);
+        let same = nothing;
+        Ok(_third)
+    }
+}
+
 fn main() {}

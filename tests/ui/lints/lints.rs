@@ -54,6 +54,9 @@ fn warnings(features: &str) -> BTreeSet<Warning> {
     found
 }
 
+/// What a plain function loses: with a lock it cannot be `const`, and Clippy does not judge arguments that a closure takes.
+const OF_BARE_FUNCTIONS: [&str; 2] = ["clippy::missing_const_for_fn", "clippy::needless_pass_by_value"];
+
 #[test]
 fn no_lint_fires_or_falls_silent() {
     let bare = warnings("dblock-ui-tests/lint-cases");
@@ -62,7 +65,10 @@ fn no_lint_fires_or_falls_silent() {
     println!("lints tried: {lints:?}");
     assert!(lints.len() > 30, "the cases set off few lints: {lints:?}");
     let fired: Vec<_> = locked.difference(&bare).collect();
-    let silenced: Vec<_> = bare.difference(&locked).collect();
+    let silenced = bare.difference(&locked);
+    let silenced: Vec<_> = silenced
+        .filter(|(lint, _)| !OF_BARE_FUNCTIONS.contains(&lint.as_str()))
+        .collect();
     assert!(
         fired.is_empty() && silenced.is_empty(),
         "fired: {fired:#?}\nsilenced: {silenced:#?}"
