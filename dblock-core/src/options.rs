@@ -60,7 +60,8 @@ pub enum Wait {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum OnLost {
-    /// The body's future is dropped and the call returns [`LockError::Lost`].
+    /// The body's future is dropped and the call returns [`LockError::Lost`]. A body that is not async goes on to its end
+    /// before the call returns that.
     #[default]
     Cancel,
     /// The body goes on, and learns of the loss by `CurrentLock::lost`. Somebody

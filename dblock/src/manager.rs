@@ -145,7 +145,7 @@ impl LockManager {
     /// manager ends the other leases: their bodies are dropped, and the calls return [`LockError::Lost`]. It
     /// spends at most 2 seconds more on the release of the rows, and then 2 on closing the store.
     ///
-    /// A guard taken by hand, and a body with [`OnLost::Signal`](crate::OnLost::Signal), cannot be stopped.
+    /// A guard taken by hand, a body with [`OnLost::Signal`](crate::OnLost::Signal), and one that is not async cannot be stopped.
     /// Their leases are lost, but their rows stay busy until they release them or the ttl ends. A second call
     /// can shorten the grace.
     ///

@@ -27,7 +27,7 @@ impl LockManager {
     /// | [`lead(body)`](LockBuilder::lead) | for as long as this node is the leader |
     ///
     /// Without options the ttl is 30 seconds, the lease is renewed, a busy lock is an error at once, and a
-    /// lost lease stops the body.
+    /// lost lease stops the body, if it is async.
     ///
     /// # Several keys
     /// All of them are taken, or none. They are sorted, and a key that is given twice counts once. When all
