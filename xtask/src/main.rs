@@ -1,5 +1,5 @@
 //! The project's tasks: `cargo xtask test`, `torture`, `failover`, `simulate`, `flaws`, `mutants`,
-//! `bench`, `book`, `postgres` and `servers`.
+//! `bench`, `recipes`, `book`, `postgres` and `servers`.
 //! Unix only.
 //!
 //! A task is one future on this thread. When a signal arrives the future is dropped, and with it the
@@ -19,6 +19,7 @@ mod mutants;
 mod package;
 mod postgres;
 mod programs;
+mod recipes;
 mod serve;
 mod signals;
 mod simulate;
@@ -64,6 +65,8 @@ enum Task {
     Mutants(mutants::Args),
     /// Measure dblock beside other locks, on throw-away servers.
     Bench(bench::Args),
+    /// Compile the recipes for other crates, which have a workspace of their own. None is run.
+    Recipes,
     /// Check the documents, and make the book of them.
     Book(book::Args),
     /// Run the tests of PostgreSQL's stores, or the torture, on another version of the server, from an npm package.
@@ -113,6 +116,10 @@ async fn run(Cli { install, task }: Cli) -> anyhow::Result<ExitCode> {
         },
         Task::Bench(args) => tokio::select! {
             outcome = bench::run(&args, install) => outcome,
+            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
+        },
+        Task::Recipes => tokio::select! {
+            outcome = recipes::run() => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Book(args) => tokio::select! {

@@ -42,7 +42,7 @@ const COMMAND: &str = "dblock-cli";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// The workspaces of their own, whose commands are not among the checks. Their lock files name our crates' dependencies.
-const WORKSPACES: [&str; 2] = ["proof/benches", "proof/fuzz"];
+const WORKSPACES: [&str; 3] = ["examples/recipes", "proof/benches", "proof/fuzz"];
 
 pub(crate) async fn verify(way: Way) -> anyhow::Result<()> {
     for workspace in WORKSPACES {
