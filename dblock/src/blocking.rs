@@ -37,9 +37,10 @@ impl Runtime {
 
 /// For code that is not async.
 impl LockManager {
-    /// Blocks this thread until a future of this library is done. It runs on the tokio runtime that the thread is in, as
-    /// in `spawn_blocking`. So every call works without a runtime, too: then a thread that the first call starts drives
-    /// timers and connections. It ends with the manager, and with it whatever such a future has spawned.
+    /// Blocks this thread until the future is done: for all calls of this library that are async. In a thread of a tokio
+    /// runtime, as in `spawn_blocking`, that runtime drives the future's timers and connections. Elsewhere the first call
+    /// starts a thread for that, beside the manager's own. The thread ends with the last clone of the manager, and with it
+    /// the tasks that such futures have spawned.
     ///
     /// A program without a runtime makes its manager with
     /// [`build_lazy`](crate::LockManagerBuilder::build_lazy), and creates the tables by

@@ -163,8 +163,8 @@ impl LockManagerBuilder {
     }
 
     /// Starts the manager without asking the database anything. It is for programs that must start while the
-    /// database is down, or that call [`Admin::migrate`](crate::Admin::migrate) themselves. A missing table is then an error
-    /// of the first acquire.
+    /// database is down, or that call [`Admin::migrate`](crate::Admin::migrate) themselves: `auto_migrate` counts for
+    /// [`build`](Self::build) only. A missing table is then an error of the first acquire.
     ///
     /// # Errors
     /// [`LockError::Invalid`] for a bad setting.

@@ -130,6 +130,11 @@ impl CurrentLock {
         crate::guard::remaining(self.link.leases())
     }
 
+    /// Whether the lease, or one of those that were taken together, has been lost.
+    pub fn is_lost(&self) -> bool {
+        crate::guard::check(self.link.leases()).is_err()
+    }
+
     /// How many holds this owner has on the key: one for the outermost entry, and one for each re-entry that
     /// has not ended. 0 once the lease is lost. Counted in memory, without asking the store.
     pub fn hold_count(&self) -> u32 {

@@ -24,6 +24,8 @@
 //! # Which call
 //! - [`macro@distributed_lock`] on the method, or [`locks.lock(keys)`](LockManager::lock)`.run(body)` around a
 //!   future: the lock cannot outlive the work, and the work cannot outlive the lease.
+//! - The attribute on a plain `fn`, or [`blocking_run(body)`](LockBuilder::blocking_run), for code that is not async:
+//!   a lost lease cannot stop it. [`LockManager::block_on`] is for all other calls.
 //! - `locks.lock(key).transaction(&pool, body)` for work in the database that keeps the lock: the commit of
 //!   its transaction frees the lock, together with the work.
 //! - [`locks.lock(keys).acquire()`](LockBuilder::acquire) for a [`LockGuard`] that your code passes around and

@@ -146,8 +146,8 @@ impl LockManager {
     /// spends at most 2 seconds more on the release of the rows, and then 2 on closing the store.
     ///
     /// A guard taken by hand, a body with [`OnLost::Signal`](crate::OnLost::Signal), and one that is not async cannot be stopped.
-    /// Their leases are lost, but their rows stay busy until they release them or the ttl ends. A second call
-    /// can shorten the grace.
+    /// Their leases are lost, but their rows stay busy until they release them, before the store is closed, or until the
+    /// ttl ends. A second call can shorten the grace.
     ///
     /// # Cancel safety
     /// Dropping the future does not undo the call: the manager still stops.

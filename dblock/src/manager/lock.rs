@@ -247,11 +247,11 @@ impl<'m> LockBuilder<'m> {
     ///
     /// It differs from [`run`](Self::run) in one thing: a lost lease cannot stop the body. The call tells of
     /// the loss when the body has ended, and a long body should ask
-    /// [`CurrentLock::remaining`](crate::CurrentLock::remaining) between its steps. So check the fence token
+    /// [`CurrentLock::is_lost`](crate::CurrentLock::is_lost) between its steps. So check the fence token
     /// wherever the body writes.
     ///
-    /// What the body calls on its thread runs under the lock. A thread or task that it starts is another owner. A body
-    /// that runs other work of the program while it waits, as rayon does, may run it under its lock.
+    /// What the body calls on its thread runs under the lock. A thread or task that it starts is another owner. Do not
+    /// wait for a pool such as rayon's in the body: it may run another job on this thread meanwhile, under your lock.
     ///
     /// # Errors
     /// As [`run`](Self::run).
