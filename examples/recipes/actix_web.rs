@@ -26,6 +26,9 @@ impl ResponseError for ShopError {
 
     // The text of the error names the key and its holder, which is not for clients.
     fn error_response(&self) -> HttpResponse {
+        if self.status_code().is_server_error() {
+            eprintln!("request failed: {self}");
+        }
         HttpResponse::new(self.status_code())
     }
 }
@@ -42,10 +45,11 @@ async fn write_invoice(id: web::Path<i64>, locks: web::Data<LockManager>) -> Res
 async fn main() -> Result<(), Box<dyn Error>> {
     let locks = LockManager::connect("postgres://app@localhost/app").await?;
     let data = web::Data::new(locks.clone());
-    HttpServer::new(move || App::new().app_data(data.clone()).service(write_invoice))
+    let ended = HttpServer::new(move || App::new().app_data(data.clone()).service(write_invoice))
+        .shutdown_timeout(10)
         .bind("127.0.0.1:8080")?
         .run()
-        .await?;
+        .await;
     locks.shutdown(Duration::from_secs(10)).await;
-    Ok(())
+    Ok(ended?)
 }

@@ -7,12 +7,16 @@ use std::time::Duration;
 use apalis::prelude::{Data, MemoryStorage, TaskSink as _, WorkerBuilder};
 use dblock::{LockError, LockManager, distributed_lock};
 
+#[path = "../stop.rs"]
+mod stop;
+
 #[derive(Debug, Clone)]
 struct Export {
     order: i64,
 }
 
-/// The second delivery waits for the first to end. If that one's process has died, the key is free after one `ttl`.
+/// The second delivery waits for the first to end, and fails after a minute: let `wait` be longer than a job. If the first
+/// one's process has died, the key is free after one `ttl`.
 #[distributed_lock(key = "export:{job.order}", ttl = "30s", wait = "1m", manager = locks)]
 async fn export(job: Export, locks: Data<LockManager>) -> Result<(), LockError> {
     // … return here if the export is there already: the lock does not remember that it is done …
@@ -30,7 +34,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .backend(jobs)
         .data(locks.clone())
         .build(export)
-        .run()
+        .run_until(stop::signal())
         .await?;
     locks.shutdown(Duration::from_secs(10)).await;
     Ok(())

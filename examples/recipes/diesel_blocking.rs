@@ -15,6 +15,8 @@ enum ShopError {
     Database(#[from] diesel::result::Error),
     #[error("the lease may end before the next step does")]
     TooLate,
+    #[error("there is no such order, or it is settled already")]
+    NothingToSettle,
 }
 
 #[distributed_lock(key = "order:{order}", ttl = "30s", wait = "5s", manager = locks)]
@@ -25,10 +27,13 @@ fn settle(db: &mut SqliteConnection, locks: &LockManager, order: i64) -> Result<
     if lock.remaining() < Duration::from_secs(10) {
         return Err(ShopError::TooLate);
     }
-    sql_query("UPDATE orders SET settled_by = ? WHERE id = ? AND settled_by IS NULL")
+    let settled = sql_query("UPDATE orders SET settled_by = ? WHERE id = ? AND settled_by IS NULL")
         .bind::<sql_types::BigInt, _>(lock.fence_token())
         .bind::<sql_types::BigInt, _>(order)
         .execute(db)?;
+    if settled == 0 {
+        return Err(ShopError::NothingToSettle);
+    }
     Ok(())
 }
 

@@ -27,10 +27,10 @@ impl Initializer for Locks {
     }
 }
 
-/// `Hooks::on_shutdown` of the app calls it.
-pub async fn release_all(app: &AppContext) {
+/// `Hooks::on_shutdown` of the app calls it. Loco takes new requests until that hook returns, so it waits for nothing here.
+pub fn release_all(app: &AppContext) {
     if let Some(locks) = app.shared_store.get::<LockManager>() {
-        locks.shutdown(Duration::from_secs(10)).await;
+        tokio::spawn(async move { locks.shutdown(Duration::from_secs(10)).await });
     }
 }
 
@@ -49,7 +49,10 @@ fn status(error: &LockError) -> Error {
         error if error.is_retryable() || error.is_shutdown() => {
             (StatusCode::SERVICE_UNAVAILABLE, "try again later")
         }
-        _ => (StatusCode::INTERNAL_SERVER_ERROR, "internal error"),
+        _ => {
+            eprintln!("request failed: {error}");
+            (StatusCode::INTERNAL_SERVER_ERROR, "internal error")
+        }
     };
     Error::CustomError(status, ErrorDetail::with_reason(reason))
 }

@@ -1,9 +1,10 @@
-//! Migrations of sqlx under a lock: of all nodes that start, one migrates, and the others wait for it.
+//! Migrations of sqlx under a lock: all nodes that start do it one after the other. The first one migrates, and the others
+//! find it done.
 //!
 //! On PostgreSQL and MySQL sqlx takes an advisory lock of its own. The lock here is needed
 //! - on SQLite, where sqlx takes none;
-//! - where an advisory lock does not work, such as behind PgBouncer in transaction mode (with
-//!   `Migrator::set_locking(false)`);
+//! - where an advisory lock does not work, such as behind PgBouncer in transaction mode: there switch sqlx's own off, by
+//!   `let mut migrator = sqlx::migrate!(); migrator.set_locking(false);`;
 //! - for a step that must not run beside another node's, such as filling the new tables.
 
 use std::error::Error;
@@ -26,7 +27,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let migrate = async {
         MIGRATOR.run(&pool).await?;
-        // Fill the new tables here.
+        // Fill the new tables here, unless they are filled: each node comes here, at each start.
         Ok::<_, sqlx::Error>(())
     };
     let wait = Duration::from_mins(5);

@@ -6,6 +6,9 @@ use std::time::Duration;
 use dblock::{LockError, LockManager, distributed_lock};
 use tokio_cron_scheduler::{Job, JobScheduler};
 
+#[path = "../stop.rs"]
+mod stop;
+
 /// The first node does it. The others find the key busy, also those whose clocks are up to a minute late.
 #[distributed_lock(key = "clean_up", hold_min = "1m", on_busy = Ok(()), manager = locks)]
 async fn clean_up(locks: &LockManager) -> Result<(), LockError> {
@@ -16,7 +19,7 @@ async fn clean_up(locks: &LockManager) -> Result<(), LockError> {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let locks = LockManager::connect("postgres://app@localhost/app").await?;
-    let scheduler = JobScheduler::new().await?;
+    let mut scheduler = JobScheduler::new().await?;
     let of_job = locks.clone();
     // Every five minutes: `hold_min` is longer than the clocks differ, and shorter than this.
     let job = Job::new_async("0 */5 * * * *", move |_id, _scheduler| {
@@ -29,7 +32,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
     })?;
     scheduler.add(job).await?;
     scheduler.start().await?;
-    tokio::signal::ctrl_c().await?;
+    stop::signal().await?;
+    scheduler.shutdown().await?;
     locks.shutdown(Duration::from_secs(10)).await;
     Ok(())
 }

@@ -97,8 +97,9 @@ pub async fn serve(
     let tenants = LockLayer::new(
         locks.clone(),
         |request: &http::Request<Body>| {
-            let tenant = request.headers().get("tenant")?;
-            Some(format!("tenant:{}", String::from_utf8_lossy(tenant.as_bytes())))
+            // In your service: what a layer around this one has read and checked.
+            let tenant = request.headers().get("tenant")?.to_str().ok()?;
+            Some(format!("tenant:{tenant}"))
         },
         |error| Ok(status(&error).into_http()),
     );
@@ -109,16 +110,13 @@ pub async fn serve(
 
 /// The status that tells a client of a lock that failed. The cause is for the log.
 pub fn status(error: &LockError) -> Status {
-    let key = error.key().map_or("the lock", dblock::Key::as_str);
     if error.is_busy() {
-        return Status::aborted(format!("another call is working on {key}; try again soon"));
+        return Status::aborted("another call is working on this; try again soon");
     }
     tracing::error!(%error, "call failed");
     if error.is_lost() {
-        Status::aborted(format!(
-            "{key} was lost before the work was done; look, then try again"
-        ))
-    } else if error.is_store() || error.is_shutdown() {
+        Status::aborted("the lock was lost before the work was done; look, then try again")
+    } else if error.is_retryable() || error.is_shutdown() {
         Status::unavailable("locks cannot be taken now; try again later")
     } else {
         Status::internal("something went wrong; the log of the service says what")

@@ -21,12 +21,12 @@ use tower_service::Service;
 /// # Errors
 /// `on_error` turns each [`LockError`] into an answer, or into an error of the service. The errors are those of
 /// [`LockBuilder::run`](dblock::LockBuilder::run). After [`LockError::Lost`] the work of the inner service may
-/// be done in part; after all others it has not been called. Answers and errors of the inner service pass
+/// be done, in part or wholly; after all others it has not been called. Answers and errors of the inner service pass
 /// through.
 ///
 /// # Cancel safety
 /// A request can be dropped at any point, as when its client goes away. This drops the inner service's
-/// future first, and then releases the lock in the background.
+/// future first, and then releases the lock in the background. Work that the service has spawned goes on without it.
 ///
 /// # Panics
 /// A panic of the inner service is passed on when the lock is released. Panics of `key` and `on_error` are
