@@ -114,9 +114,8 @@ pub async fn runtime_is_the_callers_or_its_own(fixture: &dyn AnyFixture) {
             let short = Duration::from_secs(1);
             let guard = locks.block_on(locks.lock("key").ttl(short).acquire()).unwrap();
             // It is renewed meanwhile.
-            locks
-                .block_on(tokio::time::timeout(short * 2, guard.lost()))
-                .unwrap_err();
+            let is_lost = async { tokio::time::timeout(short * 2, guard.lost()).await };
+            locks.block_on(is_lost).unwrap_err();
             locks.block_on(guard.release()).unwrap();
         };
         std::thread::spawn(locks).join().expect("no panic");
