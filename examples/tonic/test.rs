@@ -71,7 +71,10 @@ async fn one_node_settles_and_the_other_is_told_that_it_is_busy() {
     printer.until_begun().await;
     let busy = clients[1].settle(order(7)).await.unwrap_err();
     assert_eq!(busy.code(), Code::Aborted);
-    assert!(!busy.message().contains("order:7"), "keys are not for clients: {busy}");
+    assert!(
+        !busy.message().contains("order:7"),
+        "keys are not for clients: {busy}"
+    );
     printer.finish.add_permits(1);
     let first = settle.await.unwrap().unwrap().into_inner();
 
