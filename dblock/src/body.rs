@@ -39,6 +39,13 @@ pub(crate) enum Ended<T> {
 }
 
 impl<T> Ended<T> {
+    pub(crate) fn after(value: T, loss: Option<Loss>) -> Self {
+        match loss {
+            None => Self::InTime(value),
+            Some(loss) => Self::Late(value, loss),
+        }
+    }
+
     /// Maps the value, and keeps how the body ended.
     #[cfg(feature = "run_once")]
     pub(crate) fn map<U>(self, map: impl FnOnce(T) -> U) -> Ended<U> {
@@ -151,13 +158,7 @@ pub(crate) fn run_blocking<T>(
     let span = span(&holds);
     let body = || Link::run_on_thread(&holds, || span.in_scope(body));
     let ended = std::panic::catch_unwind(AssertUnwindSafe(body));
-    let stopping = holds.iter().map(Hold::lease);
-    let mut stopping = stopping.filter(|lease| lease.on_lost() == OnLost::Cancel);
-    let loss = stopping.find_map(|lease| Some((lease.clone(), lease.lost_reason()?)));
-    let ended = match loss {
-        None => Ended::InTime(ended),
-        Some(loss) => Ended::Late(ended, loss),
-    };
+    let ended = Ended::after(ended, loss(&holds));
     (holds, ended)
 }
 
@@ -193,13 +194,26 @@ pub(crate) async fn finish<T>(
 
 /// Runs `body` until it is done or one of the leases that stop their bodies is lost.
 pub(crate) fn supervise<'l, F>(leases: impl IntoIterator<Item = &'l Lease>, body: F) -> Supervised<F> {
-    let leases = leases
-        .into_iter()
-        .filter(|lease| lease.on_lost() == OnLost::Cancel);
-    let watched = leases
+    let watched = stopping(leases)
         .map(|lease| (lease.clone(), Box::pin(lease.ended()) as Ending))
         .collect();
     Supervised { body, watched }
+}
+
+/// The first lost one of the leases that stop their bodies.
+pub(crate) fn loss(holds: &[Hold]) -> Option<Loss> {
+    first_lost(stopping(holds.iter().map(Hold::lease)))
+}
+
+/// Those whose loss stops their body.
+fn stopping<'l>(leases: impl IntoIterator<Item = &'l Lease>) -> impl Iterator<Item = &'l Lease> {
+    let leases = leases.into_iter();
+    leases.filter(|lease| lease.on_lost() == OnLost::Cancel)
+}
+
+fn first_lost<'l>(leases: impl IntoIterator<Item = &'l Lease>) -> Option<Loss> {
+    let mut leases = leases.into_iter();
+    leases.find_map(|lease| lease.lost_reason().map(|reason| (lease.clone(), reason)))
 }
 
 /// Completes when a lease has ended.
@@ -225,19 +239,12 @@ impl<F: Future> Future for Supervised<F> {
             // Polled only for the wake-up. The leases themselves say whether they have ended.
             let _ = ended.as_mut().poll(context);
         }
-        let loss = |watched: &[(Lease, _)]| {
-            watched
-                .iter()
-                .find_map(|(lease, _)| Some((lease.clone(), lease.lost_reason()?)))
-        };
+        let loss = |watched: &[(Lease, _)]| first_lost(watched.iter().map(|(lease, _)| lease));
         if let Some(loss) = loss(this.watched) {
             return Poll::Ready(Ended::Stopped(loss));
         }
         let value = ready!(this.body.poll(context));
-        Poll::Ready(match loss(this.watched) {
-            None => Ended::InTime(value),
-            Some(loss) => Ended::Late(value, loss),
-        })
+        Poll::Ready(Ended::after(value, loss(this.watched)))
     }
 }
 

@@ -59,6 +59,26 @@ impl Link {
         CHAIN.sync_scope(Self::of(holds, Body::Blocking(try_id())), body)
     }
 
+    /// Runs `child` in this chain, in a task of its own.
+    pub(crate) fn scope_child<F: Future>(&self, child: F) -> Linked<F> {
+        self.around_body(Body::Async).scope(child)
+    }
+
+    /// Runs `child` in this chain, on this thread.
+    pub(crate) fn run_child<T>(&self, child: impl FnOnce() -> T) -> T {
+        CHAIN.sync_scope(self.around_body(Body::Blocking(try_id())), child)
+    }
+
+    fn around_body(&self, body: Body) -> Self {
+        let Node { leases, engine, around, .. } = &*self.0;
+        Self(Arc::new(Node {
+            leases: leases.clone(),
+            engine: engine.clone(),
+            around: around.clone(),
+            body,
+        }))
+    }
+
     fn of(holds: &[Hold], body: Body) -> Self {
         let first = holds.first().expect("a call takes at least one lock");
         let node = Node {
@@ -97,7 +117,6 @@ impl Link {
         &self.0.leases
     }
 
-    #[cfg(feature = "sql")]
     pub(crate) fn engine(&self) -> &EngineHandle {
         &self.0.engine
     }

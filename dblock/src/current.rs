@@ -141,6 +141,18 @@ impl CurrentLock {
         self.lease().hold_count()
     }
 
+    /// How many call chains are inside the lock, in all processes together: see
+    /// [`LockGuard::inside`](crate::LockGuard::inside).
+    ///
+    /// # Errors
+    /// As for [`LockGuard::inside`](crate::LockGuard::inside).
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    pub async fn inside(&self) -> Result<u32, LockError> {
+        crate::guard::inside(self.lease(), self.link.engine()).await
+    }
+
     /// Completes when the lease is lost, with the [`LockError::Lost`] that says why. With
     /// `on_lost = "signal"` this is how the body learns of the loss.
     ///
@@ -261,34 +273,76 @@ impl fmt::Debug for CurrentLock {
 /// # Panics
 /// The returned future panics only if the child does.
 pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, LockError>> {
-    let link = Link::current();
-    let holds: Result<Vec<Hold>, LockError> = link
-        .iter()
-        .flat_map(Link::iter)
-        .map(|(lease, engine)| {
-            let entered = Hold::enter_now(lease, engine);
-            // Asked after that: a lock with this hold is kept by no transaction any more.
-            #[cfg(feature = "sql")]
-            if lease.ends_with_transaction() {
-                return Err(LockError::invalid(
-                    "a lock that ends with a transaction cannot be shared with another task, because the commit frees \
-                     it; await the child in the body, or spawn it after the commit",
-                ));
-            }
-            entered
-        })
-        .collect();
+    let shared = Shared::enter();
     async move {
-        let holds = holds?;
-        let Some(link) = link else { return Ok(child.await) };
+        let Some(Shared { link, holds }) = shared? else {
+            return Ok(child.await);
+        };
         let leases = holds.iter().map(Hold::lease);
-        let ended = body::supervise(leases, link.scope(child)).await;
+        let ended = body::supervise(leases, link.scope_child(child)).await;
         let returned = matches!(ended, body::Ended::InTime(_));
         for hold in holds {
             // The engine has logged what went wrong; the child is done either way.
             let _ = body::leave(vec![hold], returned).await;
         }
         ended.in_time()
+    }
+}
+
+/// As [`inherit`], for code that is not async: lets another thread share the locks that the running code runs under.
+///
+/// The child has a hold from this call on. A lost lease does not stop it: it can ask [`CurrentLock::is_lost`]. Its
+/// holds end with it, and nothing waits for the confirmation of a release.
+///
+/// ```no_run
+/// # fn work() {}
+/// # async fn body() -> Result<(), Box<dyn std::error::Error>> {
+/// tokio::task::spawn_blocking(dblock::inherit_blocking(|| work())).await??;
+/// # Ok(()) }
+/// ```
+///
+/// # Errors
+/// Those of [`inherit`]. [`LockError::Lost`] comes after the child then, unless the lease had ended before it.
+///
+/// # Panics
+/// The returned function panics only if the child does.
+pub fn inherit_blocking<T>(child: impl FnOnce() -> T) -> impl FnOnce() -> Result<T, LockError> {
+    let shared = Shared::enter();
+    move || {
+        let Some(Shared { link, holds }) = shared? else {
+            return Ok(child());
+        };
+        let value = link.run_child(child);
+        body::Ended::after(value, body::loss(&holds)).in_time()
+    }
+}
+
+/// The locks that a child shares with its parent, and its own holds on them.
+struct Shared {
+    link: Link,
+    holds: Vec<Hold>,
+}
+
+impl Shared {
+    /// Enters all locks that the running code runs under; `None` without one.
+    fn enter() -> Result<Option<Self>, LockError> {
+        let Some(link) = Link::current() else {
+            return Ok(None);
+        };
+        let enter = |(lease, engine)| {
+            let entered = Hold::enter_now(lease, engine);
+            // Asked after that: a lock with this hold is kept by no transaction any more.
+            #[cfg(feature = "sql")]
+            if lease.ends_with_transaction() {
+                return Err(LockError::invalid(
+                    "a lock that ends with a transaction cannot be shared with another task or thread, because the \
+                     commit frees it; await the child in the body, or start it after the commit",
+                ));
+            }
+            entered
+        };
+        let holds = link.iter().map(enter).collect::<Result<_, _>>()?;
+        Ok(Some(Self { link, holds }))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::LockError;
 use crate::LockOptions;
 use crate::body;
 use crate::chain::Link;
-use crate::engine::{Hold, Lease, Unconfirmed};
+use crate::engine::{EngineHandle, Hold, Lease, Unconfirmed};
 use dblock_core::rounded;
 
 /// A held lock on one key or on several. Released by [`release`](Self::release), or when dropped.
@@ -153,6 +153,32 @@ impl LockGuard {
     /// ```
     pub fn hold_count(&self) -> u32 {
         self.lease().hold_count()
+    }
+
+    /// How many call chains are inside [`key`](Self::key), in all processes together: those who share it, or 1. It asks the
+    /// store, as [`admin().get(key)`](crate::Admin::get) does. Others may come and leave meanwhile.
+    ///
+    /// # Errors
+    /// [`LockError::Store`] when the store could not be asked, [`LockError::Shutdown`] after
+    /// [`shutdown`](crate::LockManager::shutdown).
+    ///
+    /// # Cancel safety
+    /// Reads only.
+    ///
+    /// ```
+    /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+    /// use dblock::LockManager;
+    /// let locks = LockManager::connect("memory:").await?;
+    /// let one = locks.lock("payments").limit(8).acquire().await?;
+    /// let other = locks.lock("payments").limit(8).acquire().await?;
+    /// assert_eq!(one.inside().await?, 2);
+    /// # other.release().await?;
+    /// # one.release().await?;
+    /// # Ok::<_, dblock::LockError>(()) }).unwrap();
+    /// ```
+    pub async fn inside(&self) -> Result<u32, LockError> {
+        let hold = &self.holds.as_slice()[self.first];
+        inside(hold.lease(), hold.engine()).await
     }
 
     /// Whether the lease, or one of them, has been lost.
@@ -410,6 +436,12 @@ pub(crate) fn check<'l>(leases: impl IntoIterator<Item = &'l Lease>) -> Result<(
 /// Time until the first local deadline of the leases.
 pub(crate) fn remaining<'l>(leases: impl IntoIterator<Item = &'l Lease>) -> Duration {
     leases.into_iter().map(Lease::remaining).min().unwrap_or_default()
+}
+
+/// How many call chains are inside, as the store says.
+pub(crate) async fn inside(lease: &Lease, engine: &EngineHandle) -> Result<u32, LockError> {
+    let row = engine.look_at_row(lease.key()).await?;
+    Ok(row.map_or(0, |row| row.inside()))
 }
 
 /// Completes when the first of the leases has ended, with the reason as an error.

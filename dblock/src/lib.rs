@@ -35,7 +35,7 @@
 //!   [`get`](Admin::get) look at a key without taking it.
 //! - [`current`] in a body: the fence token, the time left of the lease, and the fence check in your
 //!   transaction. [`current_locks`] lists all locks around it.
-//! - [`inherit`] around a spawned future that shares the lock.
+//! - [`inherit`] around a spawned future that shares the lock, [`inherit_blocking`] around a closure for another thread.
 //! - [`macro@optimistic_retry`] on a method that changes a row by its version, without a lock: see
 //!   [`optimistic`].
 //!
@@ -102,7 +102,7 @@ mod url;
 use dblock_core::runs;
 
 pub use builder::LockManagerBuilder;
-pub use current::{CurrentLock, current, current_locks, inherit};
+pub use current::{CurrentLock, current, current_locks, inherit, inherit_blocking};
 pub use dblock_core::Waiting;
 pub use dblock_core::{Finding, InspectFilter, LockRow, OpenTransaction, RowPosition, Severity};
 pub use dblock_core::{InvalidKey, Key, LockError, LockOptions, LostReason, OnLost, RunError, TimeoutCause};

@@ -54,18 +54,24 @@ async fn node(locks: LockManager, invoice: Invoice) -> OrdersClient<Channel> {
     OrdersClient::new(endpoint.connect().await.unwrap())
 }
 
+/// Clients of two nodes that share a store and a printer.
+async fn two_nodes(printer: &Arc<Printer>) -> [OrdersClient<Channel>; 2] {
+    let store = MemoryStore::new();
+    let start = async || {
+        let locks = LockManager::builder(store.clone()).build().await.unwrap();
+        node(locks, printer.invoice()).await
+    };
+    [start().await, start().await]
+}
+
 fn order(order_id: u64) -> SettleRequest {
     SettleRequest { order_id }
 }
 
 #[tokio::test]
 async fn one_node_settles_and_the_other_is_told_that_it_is_busy() {
-    let (store, printer) = (MemoryStore::new(), Printer::new());
-    let mut clients = Vec::new();
-    for _ in 0..2 {
-        let locks = LockManager::builder(store.clone()).build().await.unwrap();
-        clients.push(node(locks, printer.invoice()).await);
-    }
+    let printer = Printer::new();
+    let mut clients = two_nodes(&printer).await;
     let mut first = clients[0].clone();
     let settle = tokio::spawn(async move { first.settle(order(7)).await });
     printer.until_begun().await;
@@ -95,12 +101,8 @@ fn of_tenant(tenant: &'static str, order_id: u64) -> Request<SettleRequest> {
 
 #[tokio::test]
 async fn a_tenant_has_one_call_at_a_time_whatever_its_order() {
-    let (store, printer) = (MemoryStore::new(), Printer::new());
-    let mut clients = Vec::new();
-    for _ in 0..2 {
-        let locks = LockManager::builder(store.clone()).build().await.unwrap();
-        clients.push(node(locks, printer.invoice()).await);
-    }
+    let printer = Printer::new();
+    let mut clients = two_nodes(&printer).await;
     let mut first = clients[0].clone();
     let settle = tokio::spawn(async move { first.settle(of_tenant("7", 1)).await });
     printer.until_begun().await;

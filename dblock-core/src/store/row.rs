@@ -236,6 +236,13 @@ impl LockRow {
             .filter(move |hold| held && hold.expire_at > self.now)
     }
 
+    /// How many call chains are inside: those who share the lock, in all processes together; 1 for an owner who has it
+    /// alone, and 0 when nobody holds it.
+    pub fn inside(&self) -> u32 {
+        self.sharers()
+            .map_or(u32::from(self.is_held()), |(_, count)| count)
+    }
+
     /// Who holds the lock by a lease, or held it last, for people: such as `host/1 f`, or `host/1 f and 2 others`.
     /// The [`holder`](Self::holder) of a shared lock may have left.
     #[doc(hidden)]
@@ -405,7 +412,7 @@ mod tests {
             (row.holders(), row.holders_in_short()),
             ("a and 3 others".into(), "4 share it".into())
         );
-        assert_eq!(row.live_shared().count(), 3);
+        assert_eq!((row.live_shared().count(), row.inside()), (3, 4));
         row.reentrant_count = 0;
         assert_eq!(row.live_shared().count(), 0, "the row is free");
         assert_eq!(row.holders(), "gone");

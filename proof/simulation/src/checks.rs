@@ -10,6 +10,7 @@ use uuid::Uuid;
 
 use crate::caller::State;
 use crate::plan::MS;
+use crate::sometimes::Sometimes;
 use crate::world::World;
 
 /// With less time left of a lease that was passed on, a caller must not enter without an extension.
@@ -67,6 +68,7 @@ impl World {
         }
         let (lease, token) = (own.lease_id, own.fence_token);
         self.check_limit(key, number, own);
+        self.sees_entry(process, key, own.call.options.limit.is_some());
         let shares = own.call.options.limit.is_some();
         let excused = self.plan.faults.big_jumps || self.checks.forced.contains(&lease);
         if !excused && let Some(other) = self.other_taker(key, lease) {
@@ -128,6 +130,9 @@ impl World {
         }
         let checks = &mut self.checks.keys[key];
         let last = checks.last.replace(Arc::clone(own));
+        if !shares && last.as_ref().is_some_and(|last| last.lease_id == lease) {
+            self.came.note(Sometimes::HandedOver);
+        }
         let revoked = last
             .as_ref()
             .is_some_and(|last| last.lease_id == lease && last.is_revoked());
@@ -170,6 +175,9 @@ impl World {
         });
         limit = limit.max(others_limits.max().unwrap_or(0));
         let others = others.len();
+        if others + 1 == limit as usize {
+            self.came.note(Sometimes::AtTheLimit);
+        }
         if others >= limit as usize {
             self.fail(format!(
                 "caller {number} enters with limit {limit} beside {others} others"

@@ -12,6 +12,7 @@ use dblock_core::store::Kind;
 use crate::plan::{MS, US};
 use crate::process::{Cell, Chance, Machine};
 use crate::show;
+use crate::sometimes::Sometimes;
 use crate::world::{Phase, What, World, tell};
 
 impl World {
@@ -148,6 +149,10 @@ impl World {
             return;
         }
         let wake_up = self.checks.wake_ups[wake_up];
+        let row = &self.store.rows[wake_up.key].committed;
+        if wake_up.passed_on.is_some_and(|(lease, _)| lease != row.lease_id) {
+            self.came.note(Sometimes::LateWakeUp);
+        }
         tell!(self, "P{at} receives {}", show::wake_up(&wake_up));
         self.step(at, wake_up.key, |machine, env| match wake_up.passed_on {
             None => machine.handle_freed(env),
@@ -199,6 +204,7 @@ impl World {
         }
         for note in &notes {
             if let Note::Lost(ownership, reason) = note {
+                self.came.note(Sometimes::LostInside);
                 tell!(
                     self,
                     "P{at} {} lost token {}: {reason}",

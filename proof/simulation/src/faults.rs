@@ -6,6 +6,7 @@ use dblock_core::machine::key::Machine;
 use crate::caller::State;
 use crate::plan::{MS, S};
 use crate::show;
+use crate::sometimes::Sometimes;
 use crate::store::{Lock, WakeUp};
 use crate::world::{Phase, What, World, tell};
 
@@ -128,6 +129,9 @@ impl World {
             if forgets { " and forgets" } else { "" }
         );
         let kept = self.store.crash(forgets);
+        if !kept.is_empty() {
+            self.came.note(Sometimes::CommitForgotten);
+        }
         self.checks
             .excused
             .extend(kept.into_iter().map(|lease| (lease, u64::MAX)));
@@ -311,6 +315,7 @@ impl World {
             row.reentrant_count = 0;
             row.lease_id = fresh;
             row.next = None;
+            self.came.note(Sometimes::FreedUnderItsHolder);
             self.checks.forced.extend(leases);
             self.wake_up(WakeUp { key, passed_on: None });
         } else {

@@ -4,7 +4,7 @@
 //!
 //! The machine is the one that ships. The rest is replaced: the engine's shell by `process` and `driver`,
 //! the database by `store`, the network by `network`, and the application by `callers`, `bodies` and `runs`.
-//! `checks` and `always` say what must hold.
+//! `checks` and `always` say what must hold, and `sometimes` what must have come.
 //!
 //! What there is (`process`, `store`, `batch`, `caller`, `ledger`) knows no `world`. What happens is the world's.
 
@@ -26,6 +26,7 @@ mod schedule;
 mod show;
 mod shrink;
 mod small;
+mod sometimes;
 mod store;
 mod takes;
 mod tape;
@@ -42,9 +43,13 @@ use std::time::{Duration, Instant};
 
 use schedule::{events, explain, run};
 use shrink::{kind, shrink};
+use sometimes::Tally;
 
 /// How often it says how far it is.
 const PROGRESS: Duration = Duration::from_secs(2);
+
+/// In so many schedules each state must come that matters.
+const ENOUGH: u64 = 100_000;
 
 /// How long a failing schedule is made simpler.
 const SHRINK_FOR: Duration = Duration::from_mins(1);
@@ -114,9 +119,13 @@ fn schedules(args: &Args) -> bool {
     let mut told = begin;
     let mut events = 0;
     let mut failures: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+    let mut tally = Tally::default();
     for seed in args.first..args.first + args.seeds {
         match run(seed) {
-            Ok(count) => events += u64::from(count),
+            Ok((count, came)) => {
+                events += u64::from(count);
+                tally.add(came);
+            }
             Err(violation) if args.brief => {
                 println!("seed {seed}: {violation}");
                 return false;
@@ -136,7 +145,19 @@ fn schedules(args: &Args) -> bool {
     for (violation, (count, seed)) in &failures {
         println!("{count} times, first at seed {seed}: {violation}");
     }
-    failures.is_empty()
+    failures.is_empty() && (args.brief || came_often(&tally, args.seeds))
+}
+
+/// Says in how many schedules each state came that matters. Returns whether none is missing where there were enough of them.
+fn came_often(tally: &Tally, schedules: u64) -> bool {
+    for (state, count) in tally.counts() {
+        println!("{count:>9}  {state}");
+    }
+    let missing: Vec<_> = tally.counts().filter(|(_, count)| *count == 0).collect();
+    for (state, _) in &missing {
+        println!("this has shown nothing of what comes when {state}");
+    }
+    missing.is_empty() || schedules < ENOUGH
 }
 
 /// All schedules of the small worlds.

@@ -10,6 +10,7 @@ use crate::batch::{Batch, Fate};
 use crate::ledger::names;
 use crate::plan::{MS, S, US, nanos};
 use crate::show;
+use crate::sometimes::Sometimes;
 use crate::store::{Lock, WakeUp};
 use crate::world::{Phase, What, World, tell};
 
@@ -188,6 +189,9 @@ impl World {
                 self.tell(&line);
             }
             let (_, request) = &self.batches[number].requests[index];
+            if self.batches[number].answered_at.is_some() {
+                self.came.note(Sometimes::CarriedOutTooLate);
+            }
             let late = (fate == Fate::Late).then(|| {
                 // Its release is repeated until the ttl has passed. An acquire that is carried out after that
                 // expires by itself.
@@ -282,6 +286,9 @@ impl World {
     }
 
     fn answer(&mut self, number: usize, failure: Option<&StoreError>) {
+        if failure.is_some() && self.batches[number].fate == Fate::LostAfter {
+            self.came.note(Sometimes::AnsweredTooLate);
+        }
         let batch = &mut self.batches[number];
         let (process, lane) = (batch.process, batch.lane);
         let its = &self.processes[process];
@@ -311,6 +318,9 @@ impl World {
                 self.keys[key],
                 show::answer(&answer)
             );
+            if let Ok(outcome) = &answer {
+                self.sees_answer(process, key, outcome);
+            }
             let cell = &mut self.processes[process].cells[key];
             cell.most_together = most_together;
             cell.on_its_way = false;
@@ -324,8 +334,10 @@ impl World {
         let passed_on = match outcome {
             Outcome::Released(Released::PassedOn) => {
                 let row = &self.store.rows[key].committed;
+                let passed_on = (row.lease_id, row.fence_token);
                 self.checks.passed_on(row.lease_id);
-                Some((row.lease_id, row.fence_token))
+                self.sees_passed_on(passed_on.0);
+                Some(passed_on)
             }
             _ if self.store.is_freed_for_others(key) => None,
             _ => return,

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::plan::Plan;
+use crate::sometimes::Came;
 use crate::tape::Tape;
 use crate::world::World;
 
@@ -17,12 +18,13 @@ pub(crate) struct Failure {
     pub(crate) events: Vec<String>,
 }
 
-/// Runs the schedule of a seed. Returns how many events it had.
+/// Runs the schedule of a seed. Returns how many events it had, and the states that it was in.
 ///
 /// # Errors
 /// The rule that was broken.
-pub(crate) fn run(seed: u64) -> Result<u32, String> {
-    run_tape(Tape::from_seed(seed, false), false).0
+pub(crate) fn run(seed: u64) -> Result<(u32, Came), String> {
+    let (result, world) = run_tape(Tape::from_seed(seed, false), false);
+    Ok((result?, world.came))
 }
 
 /// Runs the schedule of a tape, and records its events.

@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::batch::Fate;
 use crate::caller::{Asked, Open, Seen, State, Taker};
 use crate::plan::{MS, US};
+use crate::sometimes::Sometimes;
 use crate::process::{Machine, Waiter};
 use crate::world::{Phase, What, World, tell};
 
@@ -319,6 +320,7 @@ impl World {
             ));
         }
         if matches!(took, Took::Taken(_)) {
+            self.sees_take(key, Sometimes::TakenBesideWaiters);
             let stale = isolation == Sees::FirstSeen && seen.works != self.checks.keys[key].works;
             self.check_take(caller, key, self.opens[at].lease_id, stale);
         }
@@ -550,6 +552,7 @@ impl World {
                 if commits {
                     self.check_take_committed(caller, key, fence_token);
                 } else {
+                    self.sees_take(key, Sometimes::RolledBackBesideWaiters);
                     self.check_rolled_back(caller, key, lease);
                 }
             }

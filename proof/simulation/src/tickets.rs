@@ -11,6 +11,7 @@ use uuid::Uuid;
 use crate::caller::{Asked, State};
 use crate::plan::{MS, nanos};
 use crate::show;
+use crate::sometimes::Sometimes;
 use crate::world::{What, World, tell};
 
 #[derive(Debug)]
@@ -144,6 +145,10 @@ impl World {
             self.fail(format!("callers {other} and {number} have adopted one ticket"));
         }
         let (process, key) = (self.callers[number].process, self.callers[number].key);
+        let (giver, incarnation) = show::whose(lease);
+        if self.processes[giver].incarnation != incarnation || !self.processes[giver].alive {
+            self.came.note(Sometimes::TicketOutlivesItsGiver);
+        }
         self.checks.keys[key].closed.take_if(|(_, by)| *by == lease);
         // It ends the turn that a caller of its process has.
         let now = self.local(process);

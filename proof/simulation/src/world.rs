@@ -11,6 +11,7 @@ use crate::caller::{Caller, Open};
 use crate::ledger::Checks;
 use crate::plan::{MS, Plan, S};
 use crate::process::Process;
+use crate::sometimes::Came;
 use crate::store::Database;
 use crate::tape::Tape;
 use crate::tickets::Ticket;
@@ -181,6 +182,7 @@ pub(crate) struct World {
     /// So many faults from outside are still to come.
     pub(crate) most_faults: u32,
     pub(crate) checks: Checks,
+    pub(crate) came: Came,
     /// The events in words, if they are recorded.
     pub(crate) trace: Option<Vec<String>>,
     pub(crate) events: u32,
@@ -226,6 +228,7 @@ impl World {
             most_callers: usize::MAX,
             most_faults: u32::MAX,
             checks: Checks::new(keys.len()),
+            came: Came::default(),
             trace: traced.then(Vec::new),
             events: 0,
             heap: BinaryHeap::with_capacity(64),

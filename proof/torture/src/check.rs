@@ -3,6 +3,7 @@
 //! - [`calls`] puts the lines of the processes together; [`facts`] those of the runner.
 //! - [`exclusion`] finds two owners inside a key, and [`cause`] says whether an exception of the guarantee
 //!   explains it. The calls themselves show the owners; [`identity`] judges what the library says of them.
+//! - [`operations`] puts the history into the words of a linearizability checker of another maker, which judges it too.
 //! - [`counts`] judges what was committed; [`fence`], [`holds`], [`tickets`], [`waits`], [`fairness`], [`once`] and [`end`]
 //!   judge everything else.
 
@@ -18,6 +19,7 @@ mod finding;
 mod holds;
 mod identity;
 mod once;
+mod operations;
 mod outages;
 mod tell;
 mod tickets;
@@ -25,6 +27,8 @@ mod waits;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
+
+use dblock_linearizability::{Judged, Operation};
 
 use crate::history::{End, Event, Form, History};
 
@@ -47,6 +51,8 @@ pub(crate) struct Verdict {
     pub(crate) overlaps: BTreeMap<Cause, usize>,
     pub(crate) fence: fence::Writes,
     pub(crate) once: once::Runs,
+    /// What the checker of another maker has judged.
+    pub(crate) judged: Judged,
     pub(crate) counts: Counts,
     /// The longest time without a grant around each fault of the servers.
     pub(crate) outages: BTreeMap<&'static str, Vec<Duration>>,
@@ -89,8 +95,17 @@ impl Counts {
     }
 }
 
-/// Judges a history.
+/// Judges a history: by its own rules, and by a linearizability checker of another maker.
 pub(crate) fn check(history: &History) -> Verdict {
+    let mut verdict = check_by_own_rules(history);
+    let (judged, violations) = dblock_linearizability::judge(operations(history));
+    verdict.judged = judged;
+    let violations = violations.into_iter().map(Finding::NotLinearizable);
+    verdict.findings.extend(violations);
+    verdict
+}
+
+pub(crate) fn check_by_own_rules(history: &History) -> Verdict {
     let facts = Facts::read(history);
     let calls = Calls::read(history, &facts);
     let mut verdict = Verdict {
@@ -109,6 +124,12 @@ pub(crate) fn check(history: &History) -> Verdict {
     verdict.once = once::check(history, &facts, &mut verdict.findings);
     end::check(history, &calls, &facts, &mut verdict.findings);
     verdict
+}
+
+/// The history as operations that any linearizability checker can judge.
+pub(crate) fn operations(history: &History) -> Vec<Operation> {
+    let facts = Facts::read(history);
+    operations::all(history, &Calls::read(history, &facts), &facts)
 }
 
 fn count(history: &History, calls: &Calls, facts: &Facts) -> Counts {

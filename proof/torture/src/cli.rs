@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -28,6 +29,11 @@ enum Command {
         /// The folder of the history.
         folder: PathBuf,
     },
+    /// Print the history of an earlier run as operations, a JSON object a line, for a linearizability checker.
+    Export {
+        /// The folder of the history.
+        folder: PathBuf,
+    },
     /// A process of a run.
     #[command(hide = true)]
     Worker(worker::Arguments),
@@ -39,6 +45,7 @@ pub fn main() -> ExitCode {
         Command::Run(arguments) => run::main(&arguments),
         Command::Failover(arguments) => run::until_signal(failover::run(&arguments)),
         Command::Check { folder } => check_again(&folder),
+        Command::Export { folder } => export(&folder),
         Command::Worker(arguments) => worker::main(&arguments),
     };
     ended.unwrap_or_else(|error| {
@@ -53,4 +60,13 @@ fn check_again(folder: &std::path::Path) -> anyhow::Result<ExitCode> {
     report::print(&verdict);
     report::pictures(&history, &verdict, folder)?;
     Ok(report::exit_code(&verdict))
+}
+
+fn export(folder: &std::path::Path) -> anyhow::Result<ExitCode> {
+    let mut out = std::io::stdout().lock();
+    for operation in check::operations(&history::History::read(folder)?) {
+        serde_json::to_writer(&mut out, &operation)?;
+        writeln!(out)?;
+    }
+    Ok(ExitCode::SUCCESS)
 }

@@ -157,6 +157,11 @@ pub(crate) fn print(verdict: &Verdict) {
     for (cause, count) in &fence.refused {
         println!("  {count:>6}  {}", cause.name());
     }
+    let judged = verdict.judged;
+    println!(
+        "judged by todc-utils: {} operations on {} locks and counters, up to {} at once",
+        judged.operations, judged.objects, judged.longest
+    );
     println!("transfers committed: {}", counts.transfers);
     let (taken, other) = counts.counted;
     println!("counted in the database: {taken} by transactions with which a lock ended, {other} by others");

@@ -1,9 +1,10 @@
 //! Sharing a lock with another task, and entering a guard.
 
-use dblock::{LockError, LostReason, current, inherit};
+use dblock::{LockError, LostReason, current, inherit, inherit_blocking};
 use dblock_tests::poll::{DropWhen, drop_after};
 use dblock_tests::{Backend, on_every_store};
 use tokio::sync::oneshot;
+use tokio::task::spawn_blocking;
 
 use crate::{LONG, RENEWED, long};
 
@@ -13,6 +14,9 @@ on_every_store!(
     a_child_is_inside_of_all_its_parents_locks,
     a_child_that_is_never_spawned_counts_back,
     outside_of_a_lock_inherit_just_runs,
+    a_thread_shares_the_locks_and_may_stay_longer,
+    a_loss_is_told_to_a_thread_that_shares,
+    a_plain_function_shares_its_lock_with_a_task,
     a_guard_enters_without_another_hold,
     dropping_what_a_guard_runs_keeps_the_lock,
 );
@@ -132,6 +136,59 @@ async fn loss_drops_the_child(backend: Backend) {
         ),
         "{lost:?}"
     );
+}
+
+async fn a_thread_shares_the_locks_and_may_stay_longer(backend: Backend) {
+    let (locks, other) = (backend.manager().await, backend.manager().await);
+    let (finish, finished) = oneshot::channel::<()>();
+    let again = locks.clone();
+    let parent = locks.lock("key").options(&long()).run(async {
+        let child = inherit_blocking(move || {
+            finished.blocking_recv().unwrap();
+            again
+                .lock("key")
+                .blocking_run(|| current().unwrap().hold_count())
+        });
+        spawn_blocking(child)
+    });
+    let child = parent.await.unwrap();
+    assert!(other.lock("key").try_acquire().await.unwrap().is_none());
+    finish.send(()).unwrap();
+    assert_eq!(child.await.unwrap().unwrap().unwrap(), 2, "it has re-entered");
+    backend.until("key", LONG, |row| row.is_free()).await;
+    assert_eq!(inherit_blocking(|| 7)().unwrap(), 7, "without a lock it just runs");
+}
+
+async fn a_loss_is_told_to_a_thread_that_shares(backend: Backend) {
+    let locks = backend.manager().await;
+    let (inside, entered) = oneshot::channel::<()>();
+    let again = locks.clone();
+    let outer = locks.lock("key").options(&long()).run(async {
+        let child = inherit_blocking(move || {
+            inside.send(()).unwrap();
+            again.block_on(current().unwrap().lost());
+        });
+        spawn_blocking(child)
+    });
+    let child = outer.await.unwrap();
+    entered.await.unwrap();
+    assert!(locks.admin().force_release("key").await.unwrap());
+    assert!(child.await.unwrap().unwrap_err().is_lost());
+}
+
+async fn a_plain_function_shares_its_lock_with_a_task(backend: Backend) {
+    let locks = backend.manager().await;
+    let counts = spawn_blocking(move || {
+        locks.lock("key").options(&long()).blocking_run(|| {
+            let nested = locks.clone();
+            let child = inherit(async move {
+                let body = async { current().unwrap().hold_count() };
+                nested.lock("key").run(body).await
+            });
+            locks.block_on(tokio::spawn(child)).unwrap()
+        })
+    });
+    assert_eq!(counts.await.unwrap().unwrap().unwrap().unwrap(), 3);
 }
 
 async fn a_guard_enters_without_another_hold(backend: Backend) {

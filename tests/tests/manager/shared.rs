@@ -217,6 +217,8 @@ async fn a_chain_that_shares_re_enters_and_does_not_get_it_alone(backend: Backen
             .run(async { dblock::current().unwrap().hold_count() })
             .await;
         assert_eq!(again.unwrap(), 2);
+        let inside = dblock::current().unwrap().inside().await;
+        assert_eq!(inside.unwrap(), 1, "one chain, which has entered twice");
         lock().run(async {}).await.unwrap_err()
     });
     let refused = inner.await.unwrap();
@@ -233,6 +235,7 @@ async fn one_who_gives_up_leaves_the_others_inside(backend: Backend) {
     let (one, two) = (backend.manager().await, backend.manager().await);
     let inside = one.lock("key").options(&long()).limit(2).acquire().await.unwrap();
     let beside = two.lock("key").options(&long()).limit(2).acquire().await.unwrap();
+    assert_eq!(inside.inside().await.unwrap(), 2);
     for locks in [&one, &two] {
         let waits = locks
             .lock("key")

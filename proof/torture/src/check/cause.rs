@@ -77,6 +77,30 @@ pub(super) fn cause_from(
     calls: &Calls,
     facts: &Facts,
 ) -> Cause {
+    let excused = exceptions(call, section, lives, calls, facts);
+    covering(span, &excused).unwrap_or(Cause::Unexplained)
+}
+
+/// From when on the lease of a section may have been over without its owner's doing, for one of the exceptions.
+pub(super) fn in_doubt_from(
+    call: &Call,
+    section: &Section,
+    lives: i64,
+    calls: &Calls,
+    facts: &Facts,
+) -> Option<i64> {
+    let exceptions = exceptions(call, section, lives, calls, facts);
+    exceptions.iter().map(|(span, _)| span.from).min()
+}
+
+/// When something but the owner may have ended the lease of a section, and what.
+fn exceptions(
+    call: &Call,
+    section: &Section,
+    lives: i64,
+    calls: &Calls,
+    facts: &Facts,
+) -> Vec<(Span, Cause)> {
     let mut excused = could_not_end(call, section, lives, facts);
     // An order before the grant took nothing from the lease.
     let granted = calls.granted_after(call);
@@ -93,7 +117,7 @@ pub(super) fn cause_from(
     for fail_over in facts.fail_overs() {
         takes(fail_over, Cause::FailOver);
     }
-    covering(span, &excused).unwrap_or(Cause::Unexplained)
+    excused
 }
 
 /// Whether its process, its body or the machine made a section last through `span`.

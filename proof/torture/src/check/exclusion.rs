@@ -107,7 +107,7 @@ fn judge(pair: [(&Call, &Section); 2], calls: &Calls, facts: &Facts) -> Cause {
 
 /// Until when the lease of a section lives in the store at least, whatever becomes of its process: a lease that
 /// was granted or passed on, for its ttl; one that came by a local hand-over, for two thirds of it.
-fn lives_until(call: &Call, calls: &Calls) -> i64 {
+pub(super) fn lives_until(call: &Call, calls: &Calls) -> i64 {
     let asked = calls
         .get(call.process, call.acquirer)
         .map_or(call.asked, |acquirer| acquirer.asked);

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use dblock_linearizability::Violation;
+
 use super::calls::{Call, Section};
 use super::once::Fault;
 use crate::history::{AccountEnd, MS, Row};
@@ -163,6 +165,8 @@ pub(crate) enum Finding {
     },
     /// The work of a run is not what its kind and its record say.
     Once { fault: Fault, end: once::End },
+    /// The operations on a key or a counter fit no order.
+    NotLinearizable(Violation),
     /// A call of `run_once` ended with an error that nothing explains.
     OnceRefused { run: u64, text: String },
     /// A process ended by itself.

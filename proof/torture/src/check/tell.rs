@@ -81,6 +81,7 @@ impl fmt::Display for Finding {
                     "process {process} call {call} was told that it was {told}, and it {is}"
                 )
             }
+            Self::NotLinearizable(violation) => write!(f, "{violation}"),
             Self::Once { fault, end } => write!(f, "{}: {end:?}", fault.name()),
             Self::OnceRefused { run, text } => write!(f, "run {run} ended without a reason: {text}"),
             Self::Crashed { process, code } => write!(f, "process {process} ended by itself with {code:?}"),

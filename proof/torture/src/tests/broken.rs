@@ -173,8 +173,14 @@ type Expected = fn(&Finding) -> bool;
 async fn each_flaw_is_found() {
     let _alone = ONE_AT_A_TIME.lock().await;
     let overlap: Expected = |found| matches!(found, Finding::Overlap { .. });
-    let flaws: [(Flaw, Expected); 13] = [
+    let fits_no_order: Expected = |found| matches!(found, Finding::NotLinearizable(_));
+    let flaws: [(Flaw, Expected); 18] = [
         (Flaw::GrantsWhileHeld, overlap),
+        (Flaw::GrantsWhileHeld, fits_no_order),
+        (Flaw::ReleasesAnyLease, fits_no_order),
+        (Flaw::RevivesExpired, fits_no_order),
+        (Flaw::LosesCommits, fits_no_order),
+        (Flaw::FallingTokens, fits_no_order),
         (Flaw::LosesMoney, |found| matches!(found, Finding::MoneyLost(_))),
         (Flaw::ReleasesAnyLease, overlap),
         (Flaw::RevivesExpired, overlap),

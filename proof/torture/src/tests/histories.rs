@@ -447,3 +447,21 @@ fn everything_is_well_again_after_the_faults() {
     assert_eq!(kept("key0"), []);
     assert_eq!(kept("another").len(), 1);
 }
+
+#[test]
+fn a_checker_of_another_maker_agrees() {
+    let second_from = |from| {
+        Sketch::default()
+            .section(A, 1, 10, 0, 3_000)
+            .section(B, 1, 20, from, from + 100)
+    };
+    assert!(second_from(3_001).fits_an_order());
+    assert!(!second_from(2_999).fits_an_order());
+    assert!(paused(second_from(2_999), A, 2_000, 3_000).fits_an_order());
+    assert!(!paused(second_from(1_000), A, 100, 3_000).fits_an_order(), "its lease still ran");
+    assert!(forced(second_from(1_000), 500).fits_an_order());
+    let tokens = Sketch::default()
+        .section(A, 1, 20, 0, 100)
+        .section(B, 1, 10, 200, 300);
+    assert!(!tokens.fits_an_order());
+}
