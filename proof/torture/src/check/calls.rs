@@ -137,8 +137,41 @@ impl Call {
 /// All calls.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
-    calls: Vec<Call>,
+    all: Vec<Call>,
     index: HashMap<(ProcessId, u64), usize>,
+    /// By process and key.
+    acquired: HashMap<(ProcessId, String), Acquired>,
+}
+
+/// How a process acquired a key.
+#[derive(Debug, Default)]
+struct Acquired {
+    /// The acquirers.
+    calls: Vec<usize>,
+    /// Those that entered, in that order.
+    entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    /// When it entered, and its token.
+    came: (i64, i64),
+    asked: i64,
+    left: i64,
+    /// How long those stayed that had entered before with its token: those who share a lease have one.
+    stayed: i64,
+}
+
+impl Acquired {
+    fn order(&mut self) {
+        self.entries.sort_unstable_by_key(|at| (at.came, at.asked, at.left));
+        for n in 1..self.entries.len() {
+            let before = &self.entries[n - 1];
+            if before.came.1 == self.entries[n].came.1 {
+                self.entries[n].stayed = before.stayed.max(before.left);
+            }
+        }
+    }
 }
 
 impl Calls {
@@ -151,14 +184,26 @@ impl Calls {
         }
         let counted = counts(history).flat_map(|count| count.lines.iter().map(|(_, _, id)| *id));
         let counted: HashSet<i64> = counted.collect();
-        for call in &mut calls.calls {
+        for call in &mut calls.all {
             call.counted = counted.contains(&call.process.id_of(call.number));
         }
+        for (at, call) in calls.all.iter().enumerate().filter(|(_, call)| call.is_acquirer()) {
+            let acquired = calls.acquired.entry((call.process, call.key.clone())).or_default();
+            acquired.calls.push(at);
+            let answered = call.answer.as_ref().map(|answer| answer.at);
+            acquired.entries.extend(entry(call).map(|came| Entry {
+                came,
+                asked: call.asked,
+                left: answered.unwrap_or(call.process_end),
+                stayed: i64::MIN,
+            }));
+        }
+        calls.acquired.values_mut().for_each(Acquired::order);
         calls
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Call> {
-        self.calls.iter()
+        self.all.iter()
     }
 
     /// A call and those around it, from the inside outwards.
@@ -167,42 +212,23 @@ impl Calls {
     }
 
     pub(crate) fn get(&self, process: ProcessId, number: u64) -> Option<&Call> {
-        Some(&self.calls[*self.index.get(&(process, number))?])
+        Some(&self.all[*self.index.get(&(process, number))?])
     }
 
     /// A time before the grant of a section's lease. A process has one request for a key at a time. So the
     /// request for this lease was sent after the process entered with the lease before, and for this caller or
     /// one that waited then.
     pub(crate) fn granted_after(&self, call: &Call) -> i64 {
-        let of_key = || {
-            let of_process = self.iter().filter(|other| other.process == call.process);
-            of_process.filter(|other| other.is_acquirer() && other.key == call.key)
-        };
-        let left = |other: &Call| {
-            other
-                .answer
-                .as_ref()
-                .map_or(other.process_end, |answer| answer.at)
-        };
-        let of_entry = |other: &Call| entry(other).map(|own| (own, other.asked, left(other)));
-        let mut entries: Vec<_> = of_key().filter_map(of_entry).collect();
-        entries.sort_unstable();
-        // Those who share a lease have one token. How long those stayed that had entered with it before.
-        let mut stayed = vec![i64::MIN; entries.len()];
-        for (n, pair) in entries.windows(2).enumerate() {
-            let [((_, before), _, left), ((_, token), ..)] = [pair[0], pair[1]];
-            if before == token {
-                stayed[n + 1] = stayed[n].max(left);
-            }
-        }
-        let Some(own) = self.get(call.process, call.acquirer).and_then(entry) else {
+        let own = self.get(call.process, call.acquirer).and_then(entry);
+        let acquired = self.acquired.get(&(call.process, call.key.clone()));
+        let Some((own, Acquired { calls, entries })) = own.zip(acquired) else {
             return call.asked;
         };
         let (mut first, mut before) = (own, i64::MIN);
-        for n in (1..entries.partition_point(|(entry, ..)| *entry <= own)).rev() {
-            let ((entered, token), asked) = (entries[n - 1].0, entries[n].1);
+        for n in (1..entries.partition_point(|at| at.came <= own)).rev() {
+            let ((entered, token), stayed) = (entries[n - 1].came, entries[n].stayed);
             let goes_on = match first.1 - token {
-                0 => stayed[n] >= asked,
+                0 => stayed >= entries[n].asked,
                 distance => (1..=HANDED_OVER).contains(&distance),
             };
             if !goes_on {
@@ -213,14 +239,15 @@ impl Calls {
         }
         let may_have_sent =
             |other: &&Call| other.asked <= first.0 && other.decided() > before.max(first.0 - LONGEST_LEASE);
-        let asked = of_key().filter(may_have_sent).map(|other| other.asked).min();
+        let acquirers = calls.iter().map(|at| &self.all[*at]);
+        let asked = acquirers.filter(may_have_sent).map(|other| other.asked).min();
         before.max(asked.unwrap_or(call.asked))
     }
 
     /// The sections of each key, in the order of their entries.
     pub(crate) fn sections(&self) -> Vec<(&str, Vec<(&Call, &Section)>)> {
         let mut by_key: HashMap<&str, Vec<(&Call, &Section)>> = HashMap::new();
-        for call in &self.calls {
+        for call in &self.all {
             if let Some(section) = &call.section {
                 by_key.entry(&call.key).or_default().push((call, section));
             }
@@ -290,8 +317,8 @@ impl Calls {
                     counted: false,
                     process_end: facts.end_of(process),
                 };
-                self.index.insert((process, call.number), self.calls.len());
-                self.calls.push(call);
+                self.index.insert((process, call.number), self.all.len());
+                self.all.push(call);
                 return;
             }
             Event::Enter { call, .. }
@@ -310,7 +337,7 @@ impl Calls {
         let Some(index) = self.index.get(&(process, number)) else {
             return;
         };
-        self.calls[*index].note(written);
+        self.all[*index].note(written);
     }
 
     /// The call `within` and those around it, from the inside outwards.
