@@ -70,7 +70,12 @@ impl Link {
     }
 
     fn around_body(&self, body: Body) -> Self {
-        let Node { leases, engine, around, .. } = &*self.0;
+        let Node {
+            leases,
+            engine,
+            around,
+            ..
+        } = &*self.0;
         Self(Arc::new(Node {
             leases: leases.clone(),
             engine: engine.clone(),

@@ -46,7 +46,7 @@
 //! The README describes the limits.
 //!
 //! An owner is a call chain, not a thread: a nested call with the same key re-enters, and the row counts
-//! the holds. A spawned task is a new owner unless it is wrapped by [`inherit`].
+//! the holds. A spawned task or thread is a new owner unless it is wrapped by [`inherit`] or [`inherit_blocking`].
 //!
 //! # Cancel safety
 //! Every future of this crate can be dropped at any point. It runs no statement itself, except those in a

@@ -121,9 +121,9 @@ impl Step {
         Self::Nightly,
         Self::Doctests,
         Self::Book,
+        Self::Clippy,
         Self::Api,
         Self::Stores,
-        Self::Clippy,
         Self::Loom,
         Self::Doc,
         Self::Package,
@@ -134,7 +134,7 @@ impl Step {
     pub(crate) fn on_demand(self) -> bool {
         matches!(
             self,
-            Self::Clippy | Self::Loom | Self::Doc | Self::Package | Self::Minimal
+            Self::Clippy | Self::Api | Self::Stores | Self::Loom | Self::Doc | Self::Package | Self::Minimal
         )
     }
 

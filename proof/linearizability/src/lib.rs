@@ -74,7 +74,12 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: no order fits {} operations:", self.object, self.part.len())?;
+        write!(
+            f,
+            "{}: no order fits {} operations:",
+            self.object,
+            self.part.len()
+        )?;
         self.part.iter().try_for_each(|operation| {
             let Operation { done, from, to, .. } = operation;
             write!(f, "\n  {from} to {to}: {done:?}")
@@ -151,7 +156,11 @@ impl Before {
         let start = [Action::Call(start.clone()), Action::Response(start)].map(|action| (0, action));
         let operations = times.into_iter().map(|(_, response, number)| {
             let step = steps[number].clone();
-            let action = if response == 0 { Action::Call(step) } else { Action::Response(step) };
+            let action = if response == 0 {
+                Action::Call(step)
+            } else {
+                Action::Response(step)
+            };
             (number + 1, action)
         });
         let history = History::from_actions(start.into_iter().chain(operations).collect());

@@ -7,9 +7,18 @@ use todc_utils::specifications::Specification;
 pub(crate) enum Step {
     /// What was done in the parts before. The first step of each part.
     Start(State),
-    Enter { by: u32, limit: Option<u32>, token: i64 },
-    Leave { by: u32 },
-    Count { number: i64, token: i64 },
+    Enter {
+        by: u32,
+        limit: Option<u32>,
+        token: i64,
+    },
+    Leave {
+        by: u32,
+    },
+    Count {
+        number: i64,
+        token: i64,
+    },
 }
 
 /// A lock or a counter.
@@ -41,7 +50,11 @@ impl State {
         let mut after = self.clone();
         match *step {
             Step::Start(ref state) => return Some(state.clone()),
-            Step::Enter { by, limit: None, token } => {
+            Step::Enter {
+                by,
+                limit: None,
+                token,
+            } => {
                 // Tokens grow from owner to owner.
                 if !self.inside.is_empty() || token <= self.token {
                     return None;
@@ -49,7 +62,11 @@ impl State {
                 after.inside.push((by, None));
                 (after.token, after.token_alone) = (token, token);
             }
-            Step::Enter { by, limit: Some(limit), token } => {
+            Step::Enter {
+                by,
+                limit: Some(limit),
+                token,
+            } => {
                 // The tokens of those who share a lock say nothing of their order.
                 if !self.has_room(limit) || token <= self.token_alone {
                     return None;

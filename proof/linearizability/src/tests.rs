@@ -36,7 +36,10 @@ fn two_owners_are_never_inside_at_once() {
     assert!(fits(&then(0, 25)), "it may have entered after 20");
     assert!(!fits(&then(11, 19)), "x was inside all the time");
     let only_enters = [enter("x", None, 1, 0, 10), enter("y", None, 2, 90, 91)];
-    assert!(!fits(&only_enters), "who does not leave stays inside, in the next part too");
+    assert!(
+        !fits(&only_enters),
+        "who does not leave stays inside, in the next part too"
+    );
 }
 
 #[test]
@@ -62,12 +65,18 @@ fn tokens_grow_from_owner_to_owner() {
 #[test]
 fn those_who_share_are_beside_each_other_up_to_their_limit() {
     let beside = |limits: &[Option<u32>]| {
-        let owners = limits.iter().zip(10..).map(|(limit, n)| enter(&n.to_string(), *limit, n, n, n));
+        let owners = limits
+            .iter()
+            .zip(10..)
+            .map(|(limit, n)| enter(&n.to_string(), *limit, n, n, n));
         fits(&owners.collect::<Vec<_>>())
     };
     assert!(beside(&[Some(2), Some(2)]));
     assert!(!beside(&[Some(2), Some(2), Some(2)]));
-    assert!(beside(&[Some(3), Some(3), Some(2)]), "it takes the place of one in its process");
+    assert!(
+        beside(&[Some(3), Some(3), Some(2)]),
+        "it takes the place of one in its process"
+    );
     assert!(beside(&[Some(u32::MAX); 9]));
     assert!(!beside(&[Some(u32::MAX), None]));
     assert!(!beside(&[None, Some(u32::MAX)]));
@@ -76,9 +85,15 @@ fn those_who_share_are_beside_each_other_up_to_their_limit() {
 #[test]
 fn a_counter_counts_each_number_once() {
     assert!(fits(&[count(1, 5, 0, 1), count(2, 6, 2, 3), count(3, 7, 4, 5)]));
-    assert!(!fits(&[count(1, 5, 0, 1), count(1, 6, 2, 3)]), "an update was lost");
+    assert!(
+        !fits(&[count(1, 5, 0, 1), count(1, 6, 2, 3)]),
+        "an update was lost"
+    );
     assert!(!fits(&[count(1, 5, 0, 1), count(3, 6, 2, 3)]));
-    assert!(!fits(&[count(1, 5, 0, 1), count(2, 4, 2, 3)]), "an owner of before has counted");
+    assert!(
+        !fits(&[count(1, 5, 0, 1), count(2, 4, 2, 3)]),
+        "an owner of before has counted"
+    );
     assert!(fits(&[count(2, 6, 0, 9), count(1, 5, 0, 9)]));
 }
 
@@ -88,7 +103,10 @@ fn a_violation_shows_its_part_only() {
         let (by, at) = (n.to_string(), 100 * n);
         [enter(&by, None, n, at, at + 10), leave(&by, at + 50, at + 60)]
     });
-    let wrong = [enter("x", None, 5_000, 200_000, 200_001), enter("y", None, 5_001, 200_000, 200_001)];
+    let wrong = [
+        enter("x", None, 5_000, 200_000, 200_001),
+        enter("y", None, 5_001, 200_000, 200_001),
+    ];
     let other = operation("lock b", Done::Leave { by: "z".into() }, 0, 1);
     let (judged, violations) = judge(quiet.chain(wrong.clone()).chain([other.clone()]));
     let counted = Judged {
@@ -101,7 +119,11 @@ fn a_violation_shows_its_part_only() {
         panic!("{violations:?}")
     };
     assert_eq!((&a.part[..], &b.part[..]), (&wrong[..], &[other][..]));
-    assert!(a.to_string().starts_with("lock a: no order fits 2 operations:\n  200000 to 200001: Enter"), "{a}");
+    assert!(
+        a.to_string()
+            .starts_with("lock a: no order fits 2 operations:\n  200000 to 200001: Enter"),
+        "{a}"
+    );
 }
 
 #[test]

@@ -30,20 +30,41 @@ pub(crate) enum Sometimes {
 impl Sometimes {
     /// All of them, in words.
     const ALL: [(Self, &str); 15] = [
-        (Self::PassedOnToTheDead, "a lock is passed on to a process that is gone"),
+        (
+            Self::PassedOnToTheDead,
+            "a lock is passed on to a process that is gone",
+        ),
         (Self::LateWakeUp, "a wake-up arrives for a lease that has ended"),
-        (Self::AbandonedGranted, "a lock is granted to a caller that has gone"),
-        (Self::AnsweredTooLate, "a statement is committed, and its answer is lost"),
-        (Self::CarriedOutTooLate, "a statement is carried out after its sender has given it up"),
+        (
+            Self::AbandonedGranted,
+            "a lock is granted to a caller that has gone",
+        ),
+        (
+            Self::AnsweredTooLate,
+            "a statement is committed, and its answer is lost",
+        ),
+        (
+            Self::CarriedOutTooLate,
+            "a statement is carried out after its sender has given it up",
+        ),
         (Self::RowSkipped, "a request skips a row that is locked"),
         (Self::HandedOver, "a lock is handed over within its process"),
         (Self::SharedBeside, "two processes share a lock"),
         (Self::AtTheLimit, "as many are inside as a limit lets in"),
-        (Self::TakenBesideWaiters, "a transaction takes a key that others wait for"),
+        (
+            Self::TakenBesideWaiters,
+            "a transaction takes a key that others wait for",
+        ),
         (Self::RolledBackBesideWaiters, "such a transaction is rolled back"),
         (Self::CommitForgotten, "a server that crashes forgets a commit"),
-        (Self::FreedUnderItsHolder, "an operator frees a lock under its holder"),
-        (Self::TicketOutlivesItsGiver, "a ticket is adopted after its giver's process has died"),
+        (
+            Self::FreedUnderItsHolder,
+            "an operator frees a lock under its holder",
+        ),
+        (
+            Self::TicketOutlivesItsGiver,
+            "a ticket is adopted after its giver's process has died",
+        ),
         (Self::LostInside, "a lease is lost under a body"),
     ];
 }
@@ -61,7 +82,10 @@ impl Tally {
 
     /// Each state with its count.
     pub(crate) fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        Sometimes::ALL.iter().zip(self.0).map(|((_, words), count)| (*words, count))
+        Sometimes::ALL
+            .iter()
+            .zip(self.0)
+            .map(|((_, words), count)| (*words, count))
     }
 }
 

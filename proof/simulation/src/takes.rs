@@ -13,8 +13,8 @@ use uuid::Uuid;
 use crate::batch::Fate;
 use crate::caller::{Asked, Open, Seen, State, Taker};
 use crate::plan::{MS, US};
-use crate::sometimes::Sometimes;
 use crate::process::{Machine, Waiter};
+use crate::sometimes::Sometimes;
 use crate::world::{Phase, What, World, tell};
 
 /// How long a caller waits for a connection before it wants a lease.

@@ -2,7 +2,7 @@
 
 use dblock::{LockError, LostReason, current, inherit, inherit_blocking};
 use dblock_tests::poll::{DropWhen, drop_after};
-use dblock_tests::{Backend, on_every_store};
+use dblock_tests::{Backend, Row, on_every_store};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 
@@ -145,9 +145,7 @@ async fn a_thread_shares_the_locks_and_may_stay_longer(backend: Backend) {
     let parent = locks.lock("key").options(&long()).run(async {
         let child = inherit_blocking(move || {
             finished.blocking_recv().unwrap();
-            again
-                .lock("key")
-                .blocking_run(|| current().unwrap().hold_count())
+            again.lock("key").blocking_run(|| current().unwrap().hold_count())
         });
         spawn_blocking(child)
     });
@@ -155,8 +153,12 @@ async fn a_thread_shares_the_locks_and_may_stay_longer(backend: Backend) {
     assert!(other.lock("key").try_acquire().await.unwrap().is_none());
     finish.send(()).unwrap();
     assert_eq!(child.await.unwrap().unwrap().unwrap(), 2, "it has re-entered");
-    backend.until("key", LONG, |row| row.is_free()).await;
-    assert_eq!(inherit_blocking(|| 7)().unwrap(), 7, "without a lock it just runs");
+    backend.until("key", LONG, Row::is_free).await;
+    assert_eq!(
+        inherit_blocking(|| 7)().unwrap(),
+        7,
+        "without a lock it just runs"
+    );
 }
 
 async fn a_loss_is_told_to_a_thread_that_shares(backend: Backend) {

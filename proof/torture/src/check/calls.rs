@@ -164,7 +164,8 @@ struct Entry {
 
 impl Acquired {
     fn order(&mut self) {
-        self.entries.sort_unstable_by_key(|at| (at.came, at.asked, at.left));
+        self.entries
+            .sort_unstable_by_key(|at| (at.came, at.asked, at.left));
         for n in 1..self.entries.len() {
             let before = &self.entries[n - 1];
             if before.came.1 == self.entries[n].came.1 {
@@ -187,8 +188,16 @@ impl Calls {
         for call in &mut calls.all {
             call.counted = counted.contains(&call.process.id_of(call.number));
         }
-        for (at, call) in calls.all.iter().enumerate().filter(|(_, call)| call.is_acquirer()) {
-            let acquired = calls.acquired.entry((call.process, call.key.clone())).or_default();
+        for (at, call) in calls
+            .all
+            .iter()
+            .enumerate()
+            .filter(|(_, call)| call.is_acquirer())
+        {
+            let acquired = calls
+                .acquired
+                .entry((call.process, call.key.clone()))
+                .or_default();
             acquired.calls.push(at);
             let answered = call.answer.as_ref().map(|answer| answer.at);
             acquired.entries.extend(entry(call).map(|came| Entry {

@@ -458,7 +458,10 @@ fn a_checker_of_another_maker_agrees() {
     assert!(second_from(3_001).fits_an_order());
     assert!(!second_from(2_999).fits_an_order());
     assert!(paused(second_from(2_999), A, 2_000, 3_000).fits_an_order());
-    assert!(!paused(second_from(1_000), A, 100, 3_000).fits_an_order(), "its lease still ran");
+    assert!(
+        !paused(second_from(1_000), A, 100, 3_000).fits_an_order(),
+        "its lease still ran"
+    );
     assert!(forced(second_from(1_000), 500).fits_an_order());
     let tokens = Sketch::default()
         .section(A, 1, 20, 0, 100)

@@ -168,7 +168,10 @@ impl Sketch {
 
     /// Whether the checker of another maker finds nothing.
     pub(super) fn fits_an_order(self) -> bool {
-        check(&self.0).findings.iter().all(|found| !matches!(found, Finding::NotLinearizable(_)))
+        check(&self.0)
+            .findings
+            .iter()
+            .all(|found| !matches!(found, Finding::NotLinearizable(_)))
     }
 
     pub(super) fn findings(self) -> Vec<Finding> {
