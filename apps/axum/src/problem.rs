@@ -81,7 +81,7 @@ impl From<&LockError> for Problem {
             LockError::Busy { .. } | LockError::Timeout { .. } => Self::new(
                 StatusCode::CONFLICT,
                 "Another request is in progress",
-                "It carries the same Idempotency-Key, or works on the same thing. Send the same request again later.",
+                "It works on the same thing, or is the same request, sent twice. Send it again later.",
             )
             .again_after(SOON),
             LockError::Store { source, .. } if source.is_retryable() => Self::unavailable(),
