@@ -291,8 +291,12 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
 
 /// As [`inherit`], for code that is not async: lets another thread share the locks that the running code runs under.
 ///
-/// The child has a hold from this call on. A lost lease does not stop it: it can ask [`CurrentLock::is_lost`]. Its
-/// holds end with it, and nothing waits for the confirmation of a release.
+/// The child has a hold from this call on, and runs only if the lease still lives then. A lease that is lost later does not
+/// stop it: it can ask [`CurrentLock::is_lost`]. Its holds end with it, and nothing waits for the confirmation of a
+/// release.
+///
+/// What the child calls on its thread runs under the lock. Do not wait for a pool such as rayon's in it: the thread may run
+/// another job meanwhile, under your lock.
 ///
 /// ```no_run
 /// # fn work() {}
@@ -302,7 +306,7 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
 /// ```
 ///
 /// # Errors
-/// Those of [`inherit`]. [`LockError::Lost`] comes after the child then, unless the lease had ended before it.
+/// Those of [`inherit`]. [`LockError::Lost`] comes after the child if the lease ended while it ran.
 ///
 /// # Panics
 /// The returned function panics only if the child does.
@@ -312,6 +316,9 @@ pub fn inherit_blocking<T>(child: impl FnOnce() -> T) -> impl FnOnce() -> Result
         let Some(Shared { link, holds }) = shared? else {
             return Ok(child());
         };
+        if let Some((lease, reason)) = body::loss(&holds) {
+            return Err(lease.lost(reason));
+        }
         let value = link.run_child(child);
         body::Ended::after(value, body::loss(&holds)).in_time()
     }

@@ -236,13 +236,6 @@ impl LockRow {
             .filter(move |hold| held && hold.expire_at > self.now)
     }
 
-    /// How many call chains are inside: those who share the lock, in all processes together; 1 for an owner who has it
-    /// alone, and 0 when nobody holds it.
-    pub fn inside(&self) -> u32 {
-        self.sharers()
-            .map_or(u32::from(self.is_held()), |(_, count)| count)
-    }
-
     /// Who holds the lock by a lease, or held it last, for people: such as `host/1 f`, or `host/1 f and 2 others`.
     /// The [`holder`](Self::holder) of a shared lock may have left.
     #[doc(hidden)]
@@ -263,6 +256,14 @@ impl LockRow {
             Some((_, count)) => Cow::Owned(format!("{count} share it")),
             None => Cow::Borrowed(&self.holder),
         }
+    }
+
+    /// How many call chains are inside, as the row counts them: those who share the lock, in all processes together; 1 for
+    /// an owner who has it alone, and 0 when nobody holds it. Those who share it without a limit enter and leave in the memory
+    /// of their process, and the row follows.
+    pub fn inside(&self) -> u32 {
+        self.sharers()
+            .map_or(u32::from(self.is_held()), |(_, count)| count)
     }
 
     /// One of those who share the lock, and how many they are.

@@ -7,7 +7,7 @@
 //! The operations of one object do not concern those of another. So each object is judged alone, and in parts: where no
 //! operation is under way, what was done is known, and the next part begins with that. ([Horn and
 //! Kroening](https://arxiv.org/abs/1504.00204) prove the first; the second holds because all orders lead to the same state
-//! there.)
+//! there.) The checker takes memory and time that grow with the square of a part.
 
 mod specification;
 
@@ -80,12 +80,19 @@ impl fmt::Display for Violation {
             self.object,
             self.part.len()
         )?;
-        self.part.iter().try_for_each(|operation| {
+        self.part.iter().take(SHOWN).try_for_each(|operation| {
             let Operation { done, from, to, .. } = operation;
             write!(f, "\n  {from} to {to}: {done:?}")
-        })
+        })?;
+        match self.part.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "\n  and {more} more"),
+        }
     }
 }
+
+/// So many operations of a violation are shown.
+const SHOWN: usize = 20;
 
 /// How much was judged.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

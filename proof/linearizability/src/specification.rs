@@ -89,8 +89,8 @@ impl State {
         Some(after)
     }
 
-    /// Who asks with a limit counts those who have one, too. In one process a caller may take the place of another one, whose
-    /// limit was larger.
+    /// A limit counts the others that have a limit. A caller may take the place of another one of its process, whose limit was
+    /// larger.
     fn has_room(&self, limit: u32) -> bool {
         let limits = || self.inside.iter().map(|(_, limit)| *limit);
         let limited = || limits().flatten().filter(|limit| *limit < u32::MAX);

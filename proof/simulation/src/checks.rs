@@ -175,7 +175,7 @@ impl World {
         });
         limit = limit.max(others_limits.max().unwrap_or(0));
         let others = others.len();
-        if others + 1 == limit as usize {
+        if others > 0 && others + 1 == limit as usize {
             self.came.note(Sometimes::AtTheLimit);
         }
         if others >= limit as usize {

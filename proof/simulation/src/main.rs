@@ -155,7 +155,7 @@ fn came_often(tally: &Tally, schedules: u64) -> bool {
     }
     let missing: Vec<_> = tally.counts().filter(|(_, count)| *count == 0).collect();
     for (state, _) in &missing {
-        println!("this has shown nothing of what comes when {state}");
+        println!("not once: {state}. Nothing was shown of what comes then");
     }
     missing.is_empty() || schedules < ENOUGH
 }

@@ -267,6 +267,7 @@ impl World {
         let delay = self.delay();
         match self.batches[number].fate {
             Fate::LostAfter => {
+                self.came.note(Sometimes::AnswerLost);
                 let hangs = self.tape.last_of(4);
                 let at = if hangs { u64::MAX } else { self.now + delay };
                 self.break_at(number, at);
@@ -286,9 +287,6 @@ impl World {
     }
 
     fn answer(&mut self, number: usize, failure: Option<&StoreError>) {
-        if failure.is_some() && self.batches[number].fate == Fate::LostAfter {
-            self.came.note(Sometimes::AnsweredTooLate);
-        }
         let batch = &mut self.batches[number];
         let (process, lane) = (batch.process, batch.lane);
         let its = &self.processes[process];

@@ -13,7 +13,7 @@ pub(crate) enum Sometimes {
     PassedOnToTheDead,
     LateWakeUp,
     AbandonedGranted,
-    AnsweredTooLate,
+    AnswerLost,
     CarriedOutTooLate,
     RowSkipped,
     HandedOver,
@@ -40,7 +40,7 @@ impl Sometimes {
             "a lock is granted to a caller that has gone",
         ),
         (
-            Self::AnsweredTooLate,
+            Self::AnswerLost,
             "a statement is committed, and its answer is lost",
         ),
         (
@@ -112,7 +112,7 @@ impl World {
     /// A process hears of its request for a key.
     pub(crate) fn sees_answer(&mut self, process: usize, key: usize, outcome: &Outcome) {
         match outcome {
-            Outcome::Granted { .. } if !self.has_waiter(|at| at == process, key) => {
+            Outcome::Granted { .. } if !self.has_caller(process, key) => {
                 self.came.note(Sometimes::AbandonedGranted);
             }
             Outcome::Skipped => self.came.note(Sometimes::RowSkipped),
@@ -124,7 +124,9 @@ impl World {
     pub(crate) fn sees_entry(&mut self, process: usize, key: usize, shares: bool) {
         let is_beside = |number: &usize| {
             let caller = &self.callers[*number];
-            caller.key == key && caller.process != process && self.is_inside(*number)
+            let own = caller.ownership.as_ref();
+            let shares = own.is_some_and(|own| own.call.options.limit.is_some());
+            caller.key == key && caller.process != process && shares && self.is_inside(*number)
         };
         if shares && self.live.iter().any(is_beside) {
             self.came.note(Sometimes::SharedBeside);
@@ -133,15 +135,18 @@ impl World {
 
     /// A transaction that has taken the key ends, or takes it.
     pub(crate) fn sees_take(&mut self, key: usize, state: Sometimes) {
-        if self.has_waiter(|_| true, key) {
+        if self.has_waiter(key) {
             self.came.note(state);
         }
     }
 
-    fn has_waiter(&self, of: impl Fn(usize) -> bool, key: usize) -> bool {
-        self.live.iter().any(|number| {
-            let caller = &self.callers[*number];
-            caller.key == key && caller.state == State::Waiting && of(caller.process)
-        })
+    fn has_waiter(&self, key: usize) -> bool {
+        let mut callers = self.live.iter().map(|number| &self.callers[*number]);
+        callers.any(|caller| caller.key == key && caller.state == State::Waiting)
+    }
+
+    fn has_caller(&self, process: usize, key: usize) -> bool {
+        let mut callers = self.live.iter().map(|number| &self.callers[*number]);
+        callers.any(|caller| (caller.process, caller.key) == (process, key))
     }
 }

@@ -5,7 +5,7 @@
 //!   explains it. The calls themselves show the owners; [`identity`] judges what the library says of them.
 //! - [`operations`] puts the history into the words of a linearizability checker of another maker, which judges it too.
 //! - [`counts`] judges what was committed; [`fence`], [`holds`], [`tickets`], [`waits`], [`fairness`], [`once`] and [`end`]
-//!   judge everything else.
+//!   judge everything else. [`sometimes`] says of what nothing was shown.
 
 mod calls;
 mod cause;
@@ -21,6 +21,7 @@ mod identity;
 mod once;
 mod operations;
 mod outages;
+mod sometimes;
 mod tell;
 mod tickets;
 mod waits;
@@ -53,6 +54,8 @@ pub(crate) struct Verdict {
     pub(crate) once: once::Runs,
     /// What the checker of another maker has judged.
     pub(crate) judged: Judged,
+    /// States that never came, so that nothing was shown of them.
+    pub(crate) missing: Vec<&'static str>,
     pub(crate) counts: Counts,
     /// The longest time without a grant around each fault of the servers.
     pub(crate) outages: BTreeMap<&'static str, Vec<Duration>>,
@@ -123,6 +126,7 @@ pub(crate) fn check_by_own_rules(history: &History) -> Verdict {
     counts::check(history, &calls, &mut verdict.findings);
     verdict.once = once::check(history, &facts, &mut verdict.findings);
     end::check(history, &calls, &facts, &mut verdict.findings);
+    verdict.missing = sometimes::missing(&calls, &facts, &verdict);
     verdict
 }
 

@@ -180,6 +180,9 @@ pub(crate) fn print(verdict: &Verdict) {
             range(lengths.clone())
         );
     }
+    for state in &verdict.missing {
+        println!("this run has shown nothing of {state}");
+    }
     let findings = verdict.findings.len();
     for finding in verdict.findings.iter().take(SHOWN) {
         println!("VIOLATION: {finding}");

@@ -16,6 +16,7 @@ on_every_store!(
     outside_of_a_lock_inherit_just_runs,
     a_thread_shares_the_locks_and_may_stay_longer,
     a_loss_is_told_to_a_thread_that_shares,
+    a_thread_that_comes_after_the_loss_does_nothing,
     a_plain_function_shares_its_lock_with_a_task,
     a_guard_enters_without_another_hold,
     dropping_what_a_guard_runs_keeps_the_lock,
@@ -176,6 +177,19 @@ async fn a_loss_is_told_to_a_thread_that_shares(backend: Backend) {
     entered.await.unwrap();
     assert!(locks.admin().force_release("key").await.unwrap());
     assert!(child.await.unwrap().unwrap_err().is_lost());
+}
+
+async fn a_thread_that_comes_after_the_loss_does_nothing(backend: Backend) {
+    let locks = backend.manager().await;
+    let children = locks.lock("key").options(&long()).run(async {
+        let child = inherit_blocking(|| unreachable!("the lock is lost"));
+        (child, inherit(std::future::pending::<()>()))
+    });
+    let (child, stopped) = children.await.unwrap();
+    assert!(locks.admin().force_release("key").await.unwrap());
+    assert!(stopped.await.unwrap_err().is_lost());
+    let refused: LockError = child().unwrap_err();
+    assert!(refused.is_lost(), "{refused:?}");
 }
 
 async fn a_plain_function_shares_its_lock_with_a_task(backend: Backend) {

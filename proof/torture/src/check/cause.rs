@@ -90,7 +90,9 @@ pub(super) fn in_doubt_from(
     facts: &Facts,
 ) -> Option<i64> {
     let exceptions = exceptions(call, section, lives, calls, facts);
-    exceptions.iter().map(|(span, _)| span.from).min()
+    // What was over while the lease surely lived has ended nothing.
+    let real = exceptions.iter().filter(|(span, _)| span.from < span.to);
+    real.map(|(span, _)| span.from).min()
 }
 
 /// When something but the owner may have ended the lease of a section, and what.

@@ -90,7 +90,7 @@ fn former<'a>(pair: [(&'a Call, &'a Section); 2], calls: &Calls) -> (&'a Call, &
 fn judge(pair: [(&Call, &Section); 2], calls: &Calls, facts: &Facts) -> Cause {
     let (call, section) = former(pair, calls);
     let acquirer = calls.get(call.process, call.acquirer).unwrap_or(call);
-    if acquirer.form.ends_with_transaction() {
+    if facts.ends_with_transaction(acquirer) {
         // Its transaction ended before its section, as with its session, and nothing of it stands.
         return if acquirer.counted {
             Cause::Unexplained

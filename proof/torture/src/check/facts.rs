@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
+use super::calls::Call;
 use super::end::RECOVERY;
 use crate::fault::Fault;
 use crate::history::{Event, History, Line, MS};
@@ -259,6 +260,17 @@ impl Facts {
 
     fn is_about(&self, store: StoreKind) -> bool {
         self.store == store.name()
+    }
+
+    /// Whether the lock of a call ends with a transaction. A store without transactions has the lock alone.
+    pub(super) fn ends_with_transaction(&self, call: &Call) -> bool {
+        let without = [
+            StoreKind::Redis,
+            StoreKind::RedisSentinel,
+            StoreKind::Zookeeper,
+            StoreKind::Etcd,
+        ];
+        call.form.ends_with_transaction() && !without.into_iter().any(|store| self.is_about(store))
     }
 
     /// Whether a troubled write may have kept the renewals of a process waiting: SQLite takes one request at a

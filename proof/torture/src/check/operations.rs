@@ -24,7 +24,7 @@ use crate::history::{History, MS};
 const COMMITS_LATE: i64 = 60_000 * MS;
 
 pub(super) fn all(history: &History, calls: &Calls, facts: &Facts) -> Vec<Operation> {
-    // A fail-over loses grants, and with them the order of the tokens.
+    // A fail-over loses grants, and with them the order of the tokens: nothing is judged then.
     if facts.fail_overs().next().is_some() {
         return Vec::new();
     }
@@ -80,7 +80,7 @@ fn of_locks(calls: &Calls, facts: &Facts) -> Vec<Operation> {
 
 fn doubt_from(call: &Call, section: &Section, calls: &Calls, facts: &Facts) -> Option<i64> {
     let acquirer = calls.get(call.process, call.acquirer).unwrap_or(call);
-    if acquirer.form.ends_with_transaction() {
+    if facts.ends_with_transaction(acquirer) {
         // What was rolled back may have been so at once.
         return (!acquirer.counted).then_some(acquirer.asked);
     }

@@ -462,9 +462,42 @@ fn a_checker_of_another_maker_agrees() {
         !paused(second_from(1_000), A, 100, 3_000).fits_an_order(),
         "its lease still ran"
     );
+    assert!(
+        !paused(second_from(2_999), A, 100, 200).fits_an_order(),
+        "it went on long before"
+    );
     assert!(forced(second_from(1_000), 500).fits_an_order());
     let tokens = Sketch::default()
         .section(A, 1, 20, 0, 100)
         .section(B, 1, 10, 200, 300);
     assert!(!tokens.fits_an_order());
+}
+
+#[test]
+fn a_run_says_of_what_it_has_shown_nothing() {
+    let missing = |sketch: Sketch| sketch.judge().missing;
+    let kill = "a process that is killed inside a lock";
+    let calm = || Sketch::default().section(A, 1, 10, 0, 100);
+    assert!(missing(calm()).contains(&kill));
+    let mut killed = calm();
+    killed.ask(B, 1, 200, None);
+    killed.enter(B, 1, 200, ("20", 20));
+    let killed = killed.runner(300, Event::Killed { process: B });
+    assert!(!missing(killed).contains(&kill));
+    let shared = "processes that share a lock";
+    let beside_from = |from| {
+        let mut sketch = calm();
+        for (number, process, from) in [(2, A, 200), (3, B, from)] {
+            let limit = Some(u32::MAX);
+            let ask = Ask {
+                limit,
+                ..Ask::default()
+            };
+            sketch.ask_as(process, number, from, ask);
+            sketch.enter(process, number, from, (&format!("owner {number}"), 20));
+            sketch.end(process, number, from + 100, End::Done);
+        }
+        missing(sketch).contains(&shared)
+    };
+    assert_eq!([250, 350].map(beside_from), [false, true]);
 }
