@@ -289,7 +289,8 @@ impl Lease {
                 Err(self.unconfirmed(
                     error,
                     waited,
-                    "the database has not confirmed it in time; is a transaction that called `verify_in` still open?",
+                    "the database has not confirmed it in time; is a transaction still open that called `verify_in` or, on SQLite, \
+                     has written?",
                 ))
             }
             // No answer will come: the lease was forgotten, or the engine has ended. Whoever asks is inside the
