@@ -20,7 +20,7 @@ const AT_ONCE: usize = 4;
 const WAITS: (&str, &str) = ("conformance", "8");
 
 /// The programs that run longest begin first, so that none of them runs alone in the end.
-const LONGEST: [&str; 5] = ["conformance", "cancellation", "protocol", "faults", "manager"];
+const LONGEST: [&str; 4] = ["conformance", "cancellation", "faults", "manager"];
 
 /// They call cargo, which has one command at a time in a target folder: they run with what else compiles.
 const COMPILES: [&str; 2] = ["dblock-ui-tests", "dblock-renamed-tests"];

@@ -43,12 +43,14 @@ pub(crate) enum Step {
     Doctests,
     /// The pages agree with each other, with the code and with their translations.
     Book,
-    /// The public API is the one that is written down.
+    /// On demand: the public API is the one that is written down.
     Api,
-    /// Each store builds alone without a warning, and brings no other store's driver.
+    /// On demand: each store builds alone without a warning, and brings no other store's driver.
     Stores,
     /// On demand: Clippy has nothing to say, also about tests. The tests are built by it, too.
     Clippy,
+    /// On demand: the model of the protocol, in all its states.
+    Model,
     /// On demand: the parts of the engine that threads share, in every order of threads.
     Loom,
     /// On demand: the documentation of what would be published builds without a warning.
@@ -110,7 +112,7 @@ pub(crate) struct Chosen {
 
 impl Step {
     /// In an order in which most have use for what those before them have built; those on demand stand last.
-    pub(crate) const ALL: [Self; 17] = [
+    pub(crate) const ALL: [Self; 18] = [
         Self::Install,
         Self::Fmt,
         Self::Test,
@@ -124,6 +126,7 @@ impl Step {
         Self::Clippy,
         Self::Api,
         Self::Stores,
+        Self::Model,
         Self::Loom,
         Self::Doc,
         Self::Package,
@@ -134,7 +137,14 @@ impl Step {
     pub(crate) fn on_demand(self) -> bool {
         matches!(
             self,
-            Self::Clippy | Self::Api | Self::Stores | Self::Loom | Self::Doc | Self::Package | Self::Minimal
+            Self::Clippy
+                | Self::Api
+                | Self::Stores
+                | Self::Model
+                | Self::Loom
+                | Self::Doc
+                | Self::Package
+                | Self::Minimal
         )
     }
 
@@ -147,7 +157,7 @@ impl Step {
     pub(crate) fn builds_all(self) -> bool {
         !matches!(
             self,
-            Self::Install | Self::Fmt | Self::Book | Self::Stores | Self::Loom
+            Self::Install | Self::Fmt | Self::Book | Self::Stores | Self::Model | Self::Loom
         )
     }
 
@@ -207,6 +217,7 @@ impl Step {
             Self::Quickstart | Self::Payments | Self::Nightly => {
                 example(way, &self.to_string()).await?;
             }
+            Self::Model => way.run(&mut linting_cargo(["test", "-p", etcd::MODEL])).await?,
             Self::Loom => {
                 let mut command = cargo(["test", "--profile", "loom", "-p", "dblock-core", "-p", "dblock"]);
                 command.args(["--lib", "loom_tests"]);
