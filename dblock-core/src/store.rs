@@ -49,7 +49,7 @@ pub use request::{
     Acquire, Action, Enter, Extend, HandedOver, NEXT_TTL, QUEUE_AHEAD, Request, Share, Transfer,
 };
 pub(crate) use row::LockRow;
-pub use row::{Holder, OpenTransaction, SharedHold, Successor};
+pub use row::{Holder, SharedHold, Successor};
 
 use crate::key::Key;
 

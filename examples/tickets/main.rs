@@ -8,6 +8,7 @@
 //!
 //! The handler and the worker are in `tickets/mod.rs`.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use dblock::LockManager;
@@ -16,6 +17,7 @@ use dblock_examples::tickets::{Service, create_queue, router};
 use sqlx::SqlitePool;
 use tokio::net::TcpListener;
 use tokio::process::Command;
+use tokio::time::timeout;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
@@ -35,7 +37,7 @@ async fn main() -> anyhow::Result<()> {
     if std::env::args().nth(1).as_deref() == Some("worker") {
         return work(service).await;
     }
-    let _worker = Command::new(std::env::current_exe()?)
+    let mut worker = Command::new(std::env::current_exe()?)
         .arg("worker")
         .kill_on_drop(true)
         .spawn()?;
@@ -44,24 +46,34 @@ async fn main() -> anyhow::Result<()> {
         "listening on http://{}; Ctrl-C or SIGTERM stops",
         listener.local_addr()?
     );
-    tokio::select! {
-        served = axum::serve(listener, router(service)).into_future() => served?,
-        stop = stop::signal() => stop?,
-    }
+    let server = axum::serve(listener, router(service)).with_graceful_shutdown(async {
+        if let Err(error) = stop::signal().await {
+            tracing::error!(%error, "signals cannot be handled");
+        }
+    });
+    server.await?;
     locks.shutdown(Duration::from_secs(5)).await;
+    // A terminal and systemd tell the worker, too. It finishes what it has begun.
+    let _ = timeout(Duration::from_secs(10), worker.wait()).await;
     Ok(())
 }
 
+/// Until it is asked to stop. Then it finishes what it has begun.
 async fn work(service: Service) -> anyhow::Result<()> {
+    let mut stops = pin!(stop::signal());
     loop {
         let export = async |key: &str| {
             tracing::info!(key, "exporting");
             tokio::time::sleep(Duration::from_secs(3)).await;
         };
-        if let Some(key) = service.work(export).await? {
-            tracing::info!(key, "exported");
-        } else {
-            tokio::time::sleep(Duration::from_millis(200)).await;
+        let exported = service.work(export).await?;
+        let pause = if exported.is_some() { 0 } else { 200 };
+        tokio::select! {
+            biased;
+            stop = &mut stops => break stop?,
+            () = tokio::time::sleep(Duration::from_millis(pause)) => {}
         }
     }
+    service.locks.shutdown(Duration::from_secs(5)).await;
+    Ok(())
 }

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use dblock::{LockError, LockManager, distributed_lock};
 use dblock_tower::LockLayer;
@@ -87,12 +88,15 @@ impl shop::orders_server::Orders for Orders {
 /// Serves the orders, one call at a time for each tenant, over all nodes and methods. The lock is taken before
 /// tonic reads the message. A call that names no tenant runs without this lock.
 ///
+/// When `stop` is done, such as at SIGTERM, no call comes in any more, and the locks end when those that run have ended.
+///
 /// # Errors
 /// When the server cannot go on.
 pub async fn serve(
     locks: LockManager,
     invoice: Invoice,
     incoming: TcpIncoming,
+    stop: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
     let tenants = LockLayer::new(
         locks.clone(),
@@ -103,9 +107,11 @@ pub async fn serve(
         },
         |error| Ok(status(&error).into_http()),
     );
-    let orders = OrdersServer::new(Orders::new(locks, invoice));
+    let orders = OrdersServer::new(Orders::new(locks.clone(), invoice));
     let server = Server::builder().layer(tenants).add_service(orders);
-    server.serve_with_incoming(incoming).await
+    let ended = server.serve_with_incoming_shutdown(incoming, stop).await;
+    locks.shutdown(Duration::from_secs(5)).await;
+    ended
 }
 
 /// The status that tells a client of a lock that failed. The cause is for the log.

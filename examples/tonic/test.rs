@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use dblock::store::MemoryStore;
 use dblock_example_tonic::shop::orders_client::OrdersClient;
 use dblock_example_tonic::{Invoice, SettleRequest, serve, status};
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
@@ -49,7 +50,7 @@ impl Printer {
 async fn node(locks: LockManager, invoice: Invoice) -> OrdersClient<Channel> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(serve(locks, invoice, TcpIncoming::from(listener)));
+    tokio::spawn(serve(locks, invoice, TcpIncoming::from(listener), pending()));
     let endpoint = Endpoint::try_from(format!("http://{address}")).unwrap();
     OrdersClient::new(endpoint.connect().await.unwrap())
 }
@@ -125,6 +126,26 @@ async fn a_client_that_goes_away_leaves_no_lock() {
     settle.abort();
     let invoice = locks.lock("order:7").wait(Duration::from_secs(10));
     invoice.acquire().await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_node_that_is_stopped_ends_its_calls_in_order() {
+    let (locks, printer) = (LockManager::connect("memory:").await.unwrap(), Printer::new());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = format!("http://{}", listener.local_addr().unwrap());
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopped = async { stopped.await.unwrap() };
+    let node = serve(locks.clone(), printer.invoice(), TcpIncoming::from(listener), stopped);
+    let node = tokio::spawn(node);
+    let mut client = OrdersClient::new(Endpoint::try_from(address).unwrap().connect().await.unwrap());
+    let settle = tokio::spawn(async move { client.settle(order(7)).await });
+    printer.until_begun().await;
+    stop.send(()).unwrap();
+    printer.finish.add_permits(1);
+    settle.await.unwrap().unwrap();
+    node.await.unwrap().unwrap();
+    let late = locks.lock("order:7").acquire().await.unwrap_err();
+    assert!(late.is_shutdown(), "{late}");
 }
 
 #[tokio::test]

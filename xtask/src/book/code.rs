@@ -3,14 +3,18 @@
 use std::path::Path;
 
 use super::Pages;
-use super::page::{Code, Page};
+use super::page::{Code, Page, without_comments};
+use super::translation;
 
 pub(crate) fn problems(top: &Path, pages: &Pages) -> Vec<String> {
     let mut problems = Vec::new();
     for page in pages.values() {
         for code in page.sections.iter().flat_map(|section| &section.code) {
             let fault = match &code.file {
-                Some(file) => not_in(&top.join(file), code).map(|fault| format!("{fault} {file}")),
+                Some(file) => {
+                    let translated = translation::original(&page.path).is_some();
+                    not_in(&top.join(file), code, translated).map(|fault| format!("{fault} {file}"))
+                }
                 None if code.language == "rust" => not_rust(&code.text),
                 None => None,
             };
@@ -24,9 +28,12 @@ fn place(page: &Page, code: &Code) -> String {
     format!("{}:{}: ", page.path, code.line)
 }
 
-/// The code may stand further to the right in the file.
-fn not_in(file: &Path, code: &Code) -> Option<String> {
-    let plain = |text: &str| text.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+/// The code may stand further to the right in the file. The comments of a translation are translated.
+fn not_in(file: &Path, code: &Code, translated: bool) -> Option<String> {
+    let plain = |text: &str| {
+        let text = if translated { without_comments(&code.language, text) } else { text.to_owned() };
+        text.lines().map(str::trim).collect::<Vec<_>>().join("\n")
+    };
     let Ok(text) = std::fs::read_to_string(file) else {
         return Some("this code names a file that is not there:".into());
     };

@@ -34,6 +34,29 @@ pub(crate) struct Code {
     pub(crate) file: Option<String>,
 }
 
+impl Code {
+    /// What a translation must not change.
+    pub(crate) fn without_comments(&self) -> String {
+        without_comments(&self.language, &self.text)
+    }
+}
+
+/// The code without its comments, line by line. A comment begins a line, or stands behind a space.
+pub(crate) fn without_comments(language: &str, code: &str) -> String {
+    let begins = match language {
+        "rust" => "//",
+        "sql" => "-- ",
+        "sh" | "toml" | "yaml" => "# ",
+        _ => return code.to_owned(),
+    };
+    let line = |line: &str| {
+        let mut at = line.match_indices(begins).map(|(at, _)| at);
+        let comment = at.find(|at| line[..*at].is_empty() || line[..*at].ends_with(char::is_whitespace));
+        line[..comment.unwrap_or(line.len())].trim_end().to_owned()
+    };
+    code.lines().map(line).collect::<Vec<_>>().join("\n")
+}
+
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) target: String,

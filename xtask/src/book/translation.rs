@@ -19,7 +19,7 @@ struct Origin<'a> {
 }
 
 /// The English page of a translation, and whether the path is one of a translation.
-fn original(path: &str) -> Option<String> {
+pub(crate) fn original(path: &str) -> Option<String> {
     let original = path.replace("/zh-CN/", "/").replace(".zh-CN.md", ".md");
     (original != path).then_some(original)
 }
@@ -92,12 +92,12 @@ fn compare(page: &Page, english: &Page, problems: &mut Vec<String>) {
             section
                 .code
                 .iter()
-                .map(|code| (code.language.clone(), code.text.clone()))
+                .map(|code| (code.language.clone(), code.without_comments()))
                 .collect::<Vec<_>>()
         };
         if code(source) != code(section) {
             tell(format!(
-                "the code of “{}” is not that of {}:{}",
+                "the code of “{}” is not that of {}:{}, whatever its comments",
                 origin.heading, english.path, source.line
             ));
         }

@@ -139,7 +139,7 @@ fn nobody_shares_with_one_who_has_it_alone() {
         Outcome::Busy(_)
     ));
     let kept = LockRow {
-        transaction: Some(crate::store::OpenTransaction::default()),
+        transaction: Some(crate::OpenTransaction::default()),
         ..shared(&[(Uuid::now_v7(), 1)])
     };
     assert!(matches!(
