@@ -135,7 +135,12 @@ async fn a_node_that_is_stopped_ends_its_calls_in_order() {
     let address = format!("http://{}", listener.local_addr().unwrap());
     let (stop, stopped) = oneshot::channel::<()>();
     let stopped = async { stopped.await.unwrap() };
-    let node = serve(locks.clone(), printer.invoice(), TcpIncoming::from(listener), stopped);
+    let node = serve(
+        locks.clone(),
+        printer.invoice(),
+        TcpIncoming::from(listener),
+        stopped,
+    );
     let node = tokio::spawn(node);
     let mut client = OrdersClient::new(Endpoint::try_from(address).unwrap().connect().await.unwrap());
     let settle = tokio::spawn(async move { client.settle(order(7)).await });

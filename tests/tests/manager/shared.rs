@@ -7,7 +7,7 @@ use std::time::Duration;
 use dblock::store::{
     Capabilities, MemoryStore, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture,
 };
-use dblock::{LockError, LockManager, LostReason, OnCrash, OnLost, RunOptions};
+use dblock::{LockError, LockManager, LockOptions, LostReason, OnCrash, OnLost, RunOptions};
 use dblock_tests::{Backend, on_every_store};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -21,6 +21,7 @@ on_every_store!(
     each_call_counts_all_by_its_own_limit,
     a_writer_gets_in_beside_readers_that_overlap,
     readers_get_in_beside_writers_that_follow_each_other,
+    a_waiter_for_one_place_gets_in_beside_newcomers,
     a_chain_that_shares_re_enters_and_does_not_get_it_alone,
     one_who_gives_up_leaves_the_others_inside,
     a_loss_ends_all_who_share,
@@ -148,14 +149,13 @@ async fn each_call_counts_all_by_its_own_limit(backend: Backend) {
 }
 
 /// Calls that follow each other, so that one of them is inside at any time.
-async fn overlap(locks: &LockManager, shared: bool, until: &Barrier) -> u32 {
+async fn overlap(locks: &LockManager, options: &LockOptions, until: &Barrier) -> u32 {
     let mut calls = 0;
     let ends = until.wait();
     tokio::pin!(ends);
     loop {
         let call = async {
-            let lock = locks.lock("key").options(&patient());
-            let lock = if shared { lock.shared() } else { lock };
+            let lock = locks.lock("key").options(options);
             lock.run(sleep(Duration::from_millis(5))).await.unwrap();
         };
         tokio::select! {
@@ -166,12 +166,12 @@ async fn overlap(locks: &LockManager, shared: bool, until: &Barrier) -> u32 {
     }
 }
 
-/// The longest wait of calls of the one kind beside calls of the other kind that never stop, in two processes.
-async fn longest_wait(backend: &Backend, waits_alone: bool) -> Duration {
+/// The longest wait of calls of one kind beside calls of another kind that never stop, in two processes.
+async fn longest_wait(backend: &Backend, waiter: &LockOptions, others: &LockOptions) -> Duration {
     let (one, two) = (backend.manager().await, backend.manager().await);
     let end = Barrier::new(7);
     let others = async {
-        let overlap = |locks| overlap(locks, waits_alone, &end);
+        let overlap = |locks| overlap(locks, others, &end);
         tokio::join!(
             overlap(&one),
             overlap(&one),
@@ -185,8 +185,7 @@ async fn longest_wait(backend: &Backend, waits_alone: bool) -> Duration {
         let mut longest = Duration::ZERO;
         for call in 0..10 {
             let locks = if call % 2 == 0 { &one } else { &two };
-            let lock = locks.lock("key").options(&patient());
-            let lock = if waits_alone { lock } else { lock.shared() };
+            let lock = locks.lock("key").options(waiter);
             let since = Instant::now();
             let guard = lock.acquire().await.unwrap();
             longest = longest.max(since.elapsed());
@@ -199,12 +198,17 @@ async fn longest_wait(backend: &Backend, waits_alone: bool) -> Duration {
 }
 
 async fn a_writer_gets_in_beside_readers_that_overlap(backend: Backend) {
-    let longest = longest_wait(&backend, true).await;
+    let longest = longest_wait(&backend, &patient(), &patient().shared()).await;
     assert!(longest < Duration::from_secs(3), "{longest:?}");
 }
 
 async fn readers_get_in_beside_writers_that_follow_each_other(backend: Backend) {
-    let longest = longest_wait(&backend, false).await;
+    let longest = longest_wait(&backend, &patient().shared(), &patient()).await;
+    assert!(longest < Duration::from_secs(3), "{longest:?}");
+}
+
+async fn a_waiter_for_one_place_gets_in_beside_newcomers(backend: Backend) {
+    let longest = longest_wait(&backend, &patient().limit(2), &patient().limit(2)).await;
     assert!(longest < Duration::from_secs(3), "{longest:?}");
 }
 

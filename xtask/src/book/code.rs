@@ -31,7 +31,11 @@ fn place(page: &Page, code: &Code) -> String {
 /// The code may stand further to the right in the file. The comments of a translation are translated.
 fn not_in(file: &Path, code: &Code, translated: bool) -> Option<String> {
     let plain = |text: &str| {
-        let text = if translated { without_comments(&code.language, text) } else { text.to_owned() };
+        let text = if translated {
+            without_comments(&code.language, text)
+        } else {
+            text.to_owned()
+        };
         text.lines().map(str::trim).collect::<Vec<_>>().join("\n")
     };
     let Ok(text) = std::fs::read_to_string(file) else {
