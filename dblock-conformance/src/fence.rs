@@ -90,6 +90,7 @@ macro_rules! fence_conformance {
             a_checked_lock_keeps_its_row_until_the_transaction_ends,
             a_release_in_a_transaction_takes_effect_with_the_commit,
             a_release_that_is_rolled_back_has_not_been,
+            a_call_ends_with_its_transaction,
             a_transaction_does_not_see_a_lease_that_is_gone,
             a_transaction_that_is_older_than_the_lock_is_retryable,
             a_deadlock_is_retryable,

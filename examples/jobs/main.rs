@@ -1,7 +1,7 @@
 //! `cargo run --example jobs`: a job that runs every five seconds, on one of the processes that run this.
 //! Start it twice, and stop the one that works with Ctrl-C or SIGTERM, or kill it: the other goes on.
 //!
-//! The schedule is in `jobs/mod.rs`.
+//! The schedule is in `jobs.rs`.
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@
 //! curl -i -X POST localhost:3000/orders/42/export    # 409, until the worker has finished
 //! ```
 //!
-//! The handler and the worker are in `tickets/mod.rs`.
+//! The handler and the worker are in `tickets.rs`.
 
 use std::pin::pin;
 use std::time::Duration;

@@ -8,7 +8,7 @@
 //! curl -X POST localhost:3000/orders/1/settle & curl -X POST localhost:3000/orders/1/settle
 //! ```
 //!
-//! The service itself is in `web/mod.rs` and its modules.
+//! The service itself is in `web.rs` and its modules.
 
 use std::sync::Arc;
 use std::time::Duration;

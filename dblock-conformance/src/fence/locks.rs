@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use dblock::fence::{Database, FenceConnection};
-use dblock::{LockGuard, LockManager};
+use dblock::{LockGuard, LockManager, distributed_lock};
 use dblock_core::store::{
     Action, Extend, Outcome, RecordChange, RecordState, RecordWrite, Records, Request, Store, StoreErrorKind,
 };
@@ -113,6 +113,37 @@ pub async fn a_release_that_is_rolled_back_has_not_been(fixture: &impl FenceFixt
     };
     fixture.transaction(body).await;
     until_free(&*store).await;
+}
+
+#[distributed_lock(key = "key", ttl = "30s", wait = "5s", manager = locks, tx = tx)]
+async fn token_in(locks: &LockManager, tx: &mut dyn FenceConnection) -> Result<i64, LockError> {
+    Ok(dblock::current().expect("under the lock").fence_token())
+}
+
+/// A lock that ends with the transaction keeps others out until then. A second call in the transaction has the same lock.
+pub async fn a_call_ends_with_its_transaction(fixture: &impl FenceFixture) {
+    let (locks, other) = (manager(fixture).await, manager(fixture).await);
+    // From here on the key has a row, which a transaction can take.
+    acquire(&other, "key").await.release().await.unwrap();
+    for end in [End::Commit, End::Rollback] {
+        let given = Mutex::new(0);
+        let body = async |transaction: &mut dyn FenceConnection| {
+            let token = token_in(&locks, transaction).await.expect("the key is free");
+            let again = token_in(&locks, transaction).await;
+            assert_eq!(again.expect("it has the lock"), token, "{NOT_IN_THE_TRANSACTION}");
+            *given.lock().unwrap() = token;
+            // On SQLite the transaction keeps all other writers waiting.
+            if transaction.database() != Database::Sqlite {
+                let others = other.lock("key").try_acquire().await.unwrap();
+                assert!(others.is_none(), "{NOT_IN_THE_TRANSACTION}");
+            }
+            end
+        };
+        fixture.transaction(body).await;
+        let next = other.lock("key").wait(TIMEOUT).acquire().await.unwrap();
+        assert!(next.fence_token() > given.into_inner().unwrap());
+        next.release().await.unwrap();
+    }
 }
 
 /// Neither the check nor the release succeeds for a lease that another has ended.

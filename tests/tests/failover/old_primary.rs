@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
-use dblock::LockManager;
+use dblock::{LockError, LockManager};
 use dblock_tests::own_server;
 use dblock_tests::proxy::{Proxy, Traffic};
-use sqlx::{AssertSqlSafe, Connection, PgConnection};
+use sqlx::{AssertSqlSafe, Connection, PgConnection, PgPool};
 
 use crate::{moves, patient, process};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 async fn run(url: &str, statements: &[&str]) {
     let mut admin = PgConnection::connect(url).await.unwrap();
@@ -47,6 +49,8 @@ async fn an_old_primary_that_goes_on_grants_nothing() {
             .await
             .unwrap();
     }
+    // Its commit takes the releases before it along to the standby.
+    locks.lock("last").run(async {}).await.unwrap();
     // It is not kept from granting by a standby that it waits for.
     let alone = [
         "ALTER SYSTEM SET synchronous_standby_names = ''",
@@ -91,6 +95,18 @@ async fn an_old_primary_that_goes_on_grants_nothing() {
     let started = process(&pair.url().replace(&address, &far.address().to_string())).await;
     let refused = started.lock("held").try_acquire().await.unwrap();
     assert!(refused.is_none(), "granted by the old primary");
+
+    // An application whose pool still is at the old one: no transaction there takes a key, free as it may be.
+    let pool = PgPool::connect(&old).await.unwrap();
+    let taken = locks
+        .lock("warm")
+        .transaction(&pool, async |_| -> Result<(), Failure> {
+            unreachable!("the transaction is on the old primary")
+        });
+    let error = taken.await.unwrap_err();
+    let error = error.downcast::<LockError>().unwrap();
+    assert!(error.is_store() && !error.is_retryable(), "{error:?}");
+    pool.close().await;
 
     // The new one is away.
     line.set(Traffic::Refused);

@@ -7,8 +7,10 @@ use std::time::Duration;
 use dblock::LockOptions;
 use dblock_tests::line::{Database, Line};
 use dblock_tests::own_server;
-use sqlx::{Connection as _, PgConnection};
+use sqlx::{Connection as _, PgConnection, PgPool};
 use tokio::time::{Instant, sleep, timeout};
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -22,6 +24,27 @@ async fn a_lease_outlives_a_restart_of_postgres() {
 #[tokio::test]
 async fn a_lease_outlives_a_restart_of_mariadb() {
     restart(Database::MySql).await;
+}
+
+/// A transaction takes a key only where the manager's own connections are, which a restarted server has to show anew.
+#[tokio::test]
+async fn a_transaction_takes_keys_after_a_restart_of_postgres() {
+    let Some(mut server) = own_server::start(Database::Postgres).await else {
+        return;
+    };
+    let line = Line::to(Database::Postgres, server.url().to_owned()).await;
+    let locks = line.other_process();
+    locks.lock("key").run(async {}).await.unwrap();
+    for _ in 0..2 {
+        let pool = PgPool::connect(server.url()).await.unwrap();
+        let taken = locks.lock("key").transaction(&pool, async |_| {
+            let row = line.row("key").await;
+            Ok::<_, Failure>(row.has_lease())
+        });
+        assert!(!taken.await.unwrap(), "it has no lease");
+        pool.close().await;
+        server.restart().await.unwrap();
+    }
 }
 
 /// PostgreSQL may forget a release when it is killed right after.

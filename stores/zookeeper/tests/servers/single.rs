@@ -255,7 +255,7 @@ async fn sessions_are_opened_and_locks_taken_and_renewed_while_commits_take_more
     if !installed() || !SlowDisk::can_be_made() {
         return;
     }
-    let (server, disk) = start_on_slow_disk(Duration::from_millis(1_200)).await.unwrap();
+    let (server, disk) = start_on_slow_disk(Duration::from_millis(1_050)).await.unwrap();
     client(&server).await;
     one(&store(&server), acquire("another")).await.unwrap();
     disk.slow_down().unwrap();
