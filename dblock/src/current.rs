@@ -273,9 +273,9 @@ impl fmt::Debug for CurrentLock {
 /// # Panics
 /// The returned future panics only if the child does.
 pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, LockError>> {
-    let shared = Shared::enter();
+    let inherited = Inherited::enter();
     async move {
-        let Some(Shared { link, holds }) = shared? else {
+        let Some(Inherited { link, holds }) = inherited? else {
             return Ok(child.await);
         };
         let leases = holds.iter().map(Hold::lease);
@@ -295,7 +295,7 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
 /// stop it: it can ask [`CurrentLock::is_lost`]. Its holds end with it, and nothing waits for the confirmation of a
 /// release.
 ///
-/// What the child calls on its thread runs under the lock. Do not wait for a pool such as rayon's in it: the thread may run
+/// The child's calls on its thread run under the lock. Do not wait for a pool such as rayon's in it: the thread may run
 /// another job meanwhile, under your lock.
 ///
 /// ```no_run
@@ -311,9 +311,9 @@ pub fn inherit<F: Future>(child: F) -> impl Future<Output = Result<F::Output, Lo
 /// # Panics
 /// The returned function panics only if the child does.
 pub fn inherit_blocking<T>(child: impl FnOnce() -> T) -> impl FnOnce() -> Result<T, LockError> {
-    let shared = Shared::enter();
+    let inherited = Inherited::enter();
     move || {
-        let Some(Shared { link, holds }) = shared? else {
+        let Some(Inherited { link, holds }) = inherited? else {
             return Ok(child());
         };
         if let Some((lease, reason)) = body::loss(&holds) {
@@ -325,12 +325,12 @@ pub fn inherit_blocking<T>(child: impl FnOnce() -> T) -> impl FnOnce() -> Result
 }
 
 /// The locks that a child shares with its parent, and its own holds on them.
-struct Shared {
+struct Inherited {
     link: Link,
     holds: Vec<Hold>,
 }
 
-impl Shared {
+impl Inherited {
     /// Enters all locks that the running code runs under; `None` without one.
     fn enter() -> Result<Option<Self>, LockError> {
         let Some(link) = Link::current() else {

@@ -21,6 +21,21 @@ pub(crate) const FEATURES: &str = "dblock/macros,dblock/metrics,dblock/mysql,dbl
      dblock-diesel-async/mysql,dblock-diesel-async/postgres,\
      dblock-sea-orm/mysql,dblock-sea-orm/postgres,dblock-sea-orm/sqlite";
 
+/// It has a step of its own.
+const MODEL: &str = "dblock-model";
+
+/// The words that make cargo take all crates that can be built here but the [model](MODEL), and etcd with TLS and in the torture, if it
+/// can.
+pub(crate) fn workspace() -> Vec<&'static str> {
+    let left_out = etcd::left_out();
+    let mut words = vec!["--workspace", "--exclude", MODEL];
+    words.extend(left_out.iter().flat_map(|name| ["--exclude", name]));
+    if left_out.is_empty() {
+        words.extend(["--features", "dblock-etcd/tls-rustls,dblock-torture/etcd"]);
+    }
+    words
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Step {
     /// What the chosen steps need is here, or is installed with `--install`. Always runs.
@@ -184,7 +199,7 @@ impl Step {
             Self::Torture => return self.make_ready().await?.run().await,
             Self::Clippy => {
                 let mut command = cargo(["clippy", "--all-targets", "--features", FEATURES]);
-                command.args(etcd::workspace());
+                command.args(workspace());
                 way.run(command.args(["--", "-D", "warnings"])).await?;
             }
             Self::Messages => {
@@ -201,7 +216,7 @@ impl Step {
             }
             Self::Doctests => {
                 let mut command = linting_cargo(["test", "--doc", "--features", FEATURES]);
-                way.run(command.args(etcd::workspace())).await?;
+                way.run(command.args(workspace())).await?;
             }
             Self::Doc => {
                 let mut command = cargo(["doc", "--no-deps", "--features", FEATURES]);
@@ -217,7 +232,7 @@ impl Step {
             Self::Quickstart | Self::Payments | Self::Nightly => {
                 example(way, &self.to_string()).await?;
             }
-            Self::Model => way.run(&mut linting_cargo(["test", "-p", etcd::MODEL])).await?,
+            Self::Model => way.run(&mut linting_cargo(["test", "-p", MODEL])).await?,
             Self::Loom => {
                 let mut command = cargo(["test", "--profile", "loom", "-p", "dblock-core", "-p", "dblock"]);
                 command.args(["--lib", "loom_tests"]);
@@ -263,7 +278,7 @@ async fn example(way: Way, name: &str) -> anyhow::Result<()> {
 /// Builds all test programs, and with them everything else that there is for Clippy to see.
 async fn test_programs(way: Way) -> anyhow::Result<Vec<Program>> {
     let mut build = linting_cargo(["test", "--no-run", "--message-format=json-render-diagnostics"]);
-    build.args(test_arguments(&etcd::workspace(), &[]));
+    build.args(test_arguments(&workspace(), &[]));
     if way == Way::Beside {
         build.arg("--quiet");
     }
@@ -272,7 +287,7 @@ async fn test_programs(way: Way) -> anyhow::Result<Vec<Program>> {
 
 /// `cargo test` with the given words.
 async fn test(way: Way, extra: &[String]) -> anyhow::Result<Passed> {
-    let all = etcd::workspace();
+    let all = workspace();
     let servers = Servers::start_missing(Purpose::Tests).await?;
     // A run takes minutes: it shows all that fails.
     let mut command = cargo(["test", "--no-fail-fast"]);

@@ -11,8 +11,8 @@ use tokio::process::Command;
 
 use crate::command::{cargo, kept, linting_cargo, run as run_to_end, show};
 use crate::copied::Tree;
-use crate::steps::{FEATURES, Passed, target_folder};
-use crate::{etcd, install};
+use crate::install;
+use crate::steps::{FEATURES, Passed, target_folder, workspace};
 use dblock_servers::process::{Process, Stop, Target, shown};
 use dblock_servers::{Kind, packages};
 
@@ -161,7 +161,7 @@ async fn once(program: &Path, store: Store) -> anyhow::Result<String> {
 /// Builds the program, from what the tests have built as far as possible: so with the same features.
 pub(crate) async fn build() -> anyhow::Result<PathBuf> {
     let mut build = linting_cargo(["build", "--features", FEATURES]);
-    build.args(etcd::workspace());
+    build.args(workspace());
     run_to_end(build.args(["--bin", "dblock-torture"])).await?;
     Ok(target_folder().await?.join("debug/dblock-torture"))
 }

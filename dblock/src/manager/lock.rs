@@ -250,7 +250,7 @@ impl<'m> LockBuilder<'m> {
     /// [`CurrentLock::is_lost`](crate::CurrentLock::is_lost) between its steps. So check the fence token
     /// wherever the body writes.
     ///
-    /// What the body calls on its thread runs under the lock. A thread or task that it starts is another owner. Do not
+    /// The body's calls on its thread run under the lock. A thread or task that it starts is another owner. Do not
     /// wait for a pool such as rayon's in the body: it may run another job on this thread meanwhile, under your lock.
     ///
     /// # Errors

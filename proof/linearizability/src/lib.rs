@@ -26,7 +26,7 @@ use self::specification::{Object, State, Step};
 pub struct Operation {
     /// Its name, which tells it from all other objects.
     pub object: String,
-    /// What was done.
+    /// Its effect.
     #[serde(flatten)]
     pub done: Done,
     /// It was done at one moment from here …
@@ -35,7 +35,7 @@ pub struct Operation {
     pub to: i64,
 }
 
-/// What an operation does.
+/// The effect of an operation.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "snake_case")]
 pub enum Done {
@@ -56,7 +56,7 @@ pub enum Done {
     },
     /// A counter is increased by one.
     Count {
-        /// What it is then.
+        /// Its value afterwards.
         number: i64,
         /// The fence token of who did it.
         token: i64,
@@ -141,7 +141,7 @@ fn quiet_after() -> impl FnMut(&Operation, &Operation) -> bool {
     }
 }
 
-/// What was done to an object before a part of its history.
+/// The state of an object before a part of its history.
 #[derive(Default)]
 struct Before {
     state: State,

@@ -1,11 +1,11 @@
-//! What a lock and a counter do, one operation after the other.
+//! The rules of a lock and of a counter, one operation after the other.
 
 use todc_utils::specifications::Specification;
 
 /// An operation, as the checker sees it.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
-    /// What was done in the parts before. The first step of each part.
+    /// The state that the parts before have left. The first step of each part.
     Start(State),
     Enter {
         by: u32,
@@ -24,7 +24,7 @@ pub(crate) enum Step {
 /// A lock or a counter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct State {
-    /// Who is inside, in the order of their numbers, with the limits of those who share it.
+    /// The owners inside, in the order of their numbers, with the limits of those who share it.
     inside: Vec<(u32, Option<u32>)>,
     /// The largest token, and the largest of an owner who was alone.
     token: i64,

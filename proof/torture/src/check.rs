@@ -52,7 +52,7 @@ pub(crate) struct Verdict {
     pub(crate) overlaps: BTreeMap<Cause, usize>,
     pub(crate) fence: fence::Writes,
     pub(crate) once: once::Runs,
-    /// What the checker of another maker has judged.
+    /// How much the checker of another maker has judged.
     pub(crate) judged: Judged,
     /// States that never came, so that nothing was shown of them.
     pub(crate) missing: Vec<&'static str>,
@@ -100,40 +100,51 @@ impl Counts {
 
 /// Judges a history: by its own rules, and by a linearizability checker of another maker.
 pub(crate) fn check(history: &History) -> Verdict {
-    let mut verdict = check_by_own_rules(history);
-    let (judged, violations) = dblock_linearizability::judge(operations(history));
+    let (facts, calls) = read(history);
+    let mut verdict = by_own_rules(history, &facts, &calls);
+    let (judged, violations) = dblock_linearizability::judge(operations::all(history, &calls, &facts));
     verdict.judged = judged;
     let violations = violations.into_iter().map(Finding::NotLinearizable);
     verdict.findings.extend(violations);
     verdict
 }
 
+#[cfg(test)]
 pub(crate) fn check_by_own_rules(history: &History) -> Verdict {
+    let (facts, calls) = read(history);
+    by_own_rules(history, &facts, &calls)
+}
+
+fn read(history: &History) -> (Facts, Calls) {
     let facts = Facts::read(history);
     let calls = Calls::read(history, &facts);
+    (facts, calls)
+}
+
+fn by_own_rules(history: &History, facts: &Facts, calls: &Calls) -> Verdict {
     let mut verdict = Verdict {
-        counts: count(history, &calls, &facts),
-        outages: outages::check(history, &calls),
+        counts: count(history, calls, facts),
+        outages: outages::check(history, calls),
         ..Verdict::default()
     };
-    exclusion::check(&calls, &facts, &mut verdict);
-    identity::check(&calls, &facts, &mut verdict.findings);
-    verdict.fence = fence::check(&history.resource, &calls, &facts, &mut verdict.findings);
-    holds::check(&calls, &facts, &mut verdict.findings);
-    tickets::check(&calls, &facts, &mut verdict.findings);
-    waits::check(&calls, &facts, &mut verdict);
-    fairness::check(&calls, &facts, &mut verdict.findings);
-    counts::check(history, &calls, &mut verdict.findings);
-    verdict.once = once::check(history, &facts, &mut verdict.findings);
-    end::check(history, &calls, &facts, &mut verdict.findings);
-    verdict.missing = sometimes::missing(&calls, &facts, &verdict);
+    exclusion::check(calls, facts, &mut verdict);
+    identity::check(calls, facts, &mut verdict.findings);
+    verdict.fence = fence::check(&history.resource, calls, facts, &mut verdict.findings);
+    holds::check(calls, facts, &mut verdict.findings);
+    tickets::check(calls, facts, &mut verdict.findings);
+    waits::check(calls, facts, &mut verdict);
+    fairness::check(calls, facts, &mut verdict.findings);
+    counts::check(history, calls, &mut verdict.findings);
+    verdict.once = once::check(history, facts, &mut verdict.findings);
+    end::check(history, calls, facts, &mut verdict.findings);
+    verdict.missing = sometimes::missing(calls, facts, &verdict);
     verdict
 }
 
 /// The history as operations that any linearizability checker can judge.
 pub(crate) fn operations(history: &History) -> Vec<Operation> {
-    let facts = Facts::read(history);
-    operations::all(history, &Calls::read(history, &facts), &facts)
+    let (facts, calls) = read(history);
+    operations::all(history, &calls, &facts)
 }
 
 fn count(history: &History, calls: &Calls, facts: &Facts) -> Counts {

@@ -35,7 +35,7 @@ pub(crate) struct Code {
 }
 
 impl Code {
-    /// What a translation must not change.
+    /// The part that a translation must not change.
     pub(crate) fn without_comments(&self) -> String {
         without_comments(&self.language, &self.text)
     }

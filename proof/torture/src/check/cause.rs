@@ -90,7 +90,7 @@ pub(super) fn in_doubt_from(
     facts: &Facts,
 ) -> Option<i64> {
     let exceptions = exceptions(call, section, lives, calls, facts);
-    // What was over while the lease surely lived has ended nothing.
+    // An exception that was over while the lease surely lived has ended nothing.
     let real = exceptions.iter().filter(|(span, _)| span.from < span.to);
     real.map(|(span, _)| span.from).min()
 }

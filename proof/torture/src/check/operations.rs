@@ -81,7 +81,7 @@ fn of_locks(calls: &Calls, facts: &Facts) -> Vec<Operation> {
 fn doubt_from(call: &Call, section: &Section, calls: &Calls, facts: &Facts) -> Option<i64> {
     let acquirer = calls.get(call.process, call.acquirer).unwrap_or(call);
     if facts.ends_with_transaction(acquirer) {
-        // What was rolled back may have been so at once.
+        // A transaction that was rolled back may have been so at once.
         return (!acquirer.counted).then_some(acquirer.asked);
     }
     in_doubt_from(call, section, lives_until(call, calls), calls, facts)
