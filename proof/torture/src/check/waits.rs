@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::Verdict;
-use super::calls::{Call, Calls};
+use super::calls::{Call, Calls, LONGEST_LEASE};
 use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{End, MS};
@@ -137,6 +137,10 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         // A call whose body has returned goes on without the confirmation in the end.
         let in_time = answered.saturating_sub(call.section_end()) < RELEASE_TIMEOUT;
         let is_confirmed = done && (call.released.is_some() || in_time);
+        // Several processes share a token. One that dies before it has released its part keeps that for one lease.
+        if call.parameters.limit.is_some() && !is_confirmed {
+            freed.last = freed.last.max(answered.saturating_add(LONGEST_LEASE));
+        }
         // An adopted lease lasts for half a minute.
         freed.unknown |= call.adopts.is_some() && !is_confirmed;
         freed.surely &= is_confirmed && call.released.is_none_or(|released| kept <= released);

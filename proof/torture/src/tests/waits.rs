@@ -5,6 +5,9 @@ use crate::check::Finding;
 use crate::fault::Fault;
 use crate::history::{End, Event, Form};
 
+/// In ms.
+const LONGEST_TTL: i64 = 5_000;
+
 #[test]
 fn a_call_that_outlasts_its_wait_is_found() {
     let sketch = |until| {
@@ -62,6 +65,34 @@ fn a_released_lock_is_not_busy() {
     assert_eq!(sketch(1_601, 11).findings(), []);
     assert_eq!(paused(sketch(1_601, 10), B, 50, 150).findings(), []);
     let found = sketch(1_601, 10).findings();
+    assert!(
+        matches!(found[..], [Finding::BusyAfterRelease { .. }]),
+        "{found:?}"
+    );
+}
+
+/// Seed 1 on Redis: the row names the first of those who share it until the last of them has left.
+#[test]
+fn a_shared_lock_is_busy_until_the_part_of_a_dropped_call_has_ended() {
+    let asks = |asked| {
+        let mut sketch = Sketch::default();
+        let limit = Some(3);
+        for (process, end) in [(A, End::Done), (B, End::Dropped)] {
+            let ask = Ask {
+                limit,
+                ..Ask::default()
+            };
+            sketch.ask_as(process, 1, 0, ask);
+            sketch.enter(process, 1, 0, (&process.to_string(), 10));
+            sketch.end(process, 1, 100, end);
+        }
+        sketch.worker(A, 100, Event::Released { call: 1 });
+        sketch.ask(A, 2, asked, None);
+        sketch.answer(A, 2, asked + 5, End::Busy, Some(10));
+        sketch.findings()
+    };
+    assert_eq!(asks(1_700), []);
+    let found = asks(100 + LONGEST_TTL + 1_501);
     assert!(
         matches!(found[..], [Finding::BusyAfterRelease { .. }]),
         "{found:?}"
