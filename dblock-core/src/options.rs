@@ -97,6 +97,7 @@ impl LockOptions {
 
     /// Length of the lease. When this process dies, others can acquire the lock after at most this time. 1
     /// second to 30 days. Default: 30 seconds.
+    #[inline]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
@@ -104,6 +105,7 @@ impl LockOptions {
 
     /// How long the acquire may take in all, including the time that the store takes to answer. Zero, the
     /// default, does not wait for a busy lock, and gives the store 5 seconds to answer. At most 30 days.
+    #[inline]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = if wait.is_zero() { Wait::No } else { Wait::For(wait) };
         self
@@ -118,6 +120,7 @@ impl LockOptions {
 
     /// Whether the lease is renewed, after each third of its ttl. Without renewal the body has one ttl, less
     /// a margin of a twentieth (at least 50 ms). Default: yes.
+    #[inline]
     pub fn renew(mut self, renew: bool) -> Self {
         self.renew = renew;
         self
@@ -152,6 +155,7 @@ impl LockOptions {
     /// who share are equal, so they put nobody in order. Refused with several keys, `hold_min`, tickets,
     /// transactions that take or check the lock, and by stores without
     /// [`Capabilities::shares`](crate::store::Capabilities::shares). Default: alone.
+    #[inline]
     pub fn shared(mut self) -> Self {
         self.limit.get_or_insert(NO_LIMIT);
         self
@@ -160,6 +164,7 @@ impl LockOptions {
     /// Shares the lock with fewer than `limit` others: at most so many calls run at once, in all processes together.
     /// Each call counts all that share the key, whatever their limits are, and enters while there are fewer than its
     /// own. 1 to 4 billion; otherwise as [`shared`](Self::shared). Default: alone.
+    #[inline]
     pub fn limit(mut self, limit: u32) -> Self {
         self.limit = Some(limit);
         self

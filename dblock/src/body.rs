@@ -23,7 +23,7 @@ use crate::engine::{Hold, Lease, Unconfirmed};
 use crate::{LockError, LostReason};
 
 /// Longest time that a return, `?` or panic waits for its release.
-const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
+pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A lease that ended before the body under it did.
 pub(crate) type Loss = (Lease, LostReason);
@@ -251,5 +251,9 @@ impl<F: Future> Future for Supervised<F> {
 /// Ends holds of one engine and waits for that in bounded time. Returns those that are not confirmed: neither
 /// by the store, nor by a local hand-over, which happens only after a body that `returned` in time.
 pub(crate) async fn leave(holds: Vec<Hold>, returned: bool) -> Vec<(Lease, Unconfirmed)> {
-    Hold::leave(holds, RELEASE_TIMEOUT, returned).await
+    let Some(first) = holds.first() else {
+        return Vec::new();
+    };
+    let until = first.lease().now() + RELEASE_TIMEOUT;
+    Hold::leave(holds, until, returned).await
 }

@@ -5,12 +5,11 @@ use std::future::Future;
 use std::time::Duration;
 
 use futures_util::future::{join_all, select_all};
-use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::LockError;
 use crate::LockOptions;
-use crate::body;
+use crate::body::{self, RELEASE_TIMEOUT};
 use crate::chain::Link;
 use crate::engine::{EngineHandle, Hold, Lease, Unconfirmed};
 use dblock_core::rounded;
@@ -414,16 +413,18 @@ pub(crate) async fn enter<T>(holds: &[Hold], body: impl Future<Output = T>) -> R
 
 /// Ends the holds of one engine in order. Fails with the first one that is lost or not confirmed.
 pub(crate) async fn release(holds: Vec<Hold>) -> Result<(), LockError> {
+    let Some(since) = holds.first().map(|hold| hold.lease().now()) else {
+        return Ok(());
+    };
     // A lease that has ended locally stays lost, even when the row can still be freed.
-    let in_time = check(holds.iter().map(Hold::lease));
-    let since = Instant::now();
-    let unconfirmed = body::leave(holds, in_time.is_ok()).await;
+    let in_time = holds.iter().try_for_each(|hold| hold.lease().check_at(since));
+    let unconfirmed = Hold::leave(holds, since + RELEASE_TIMEOUT, in_time.is_ok()).await;
     in_time?;
     match unconfirmed.into_iter().next() {
         None => Ok(()),
         Some((lease, Unconfirmed::NoAnswer(error))) => Err(lease.unconfirmed(
             error,
-            since.elapsed(),
+            lease.now().since(since),
             "the release was not confirmed in time; is a transaction that called `verify_in` still open?",
         )),
         Some((lease, Unconfirmed::Lost(reason))) => Err(lease.lost(reason)),

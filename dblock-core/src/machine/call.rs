@@ -15,6 +15,8 @@ pub struct Call {
     pub owner: Uuid,
     pub holder: Arc<str>,
     pub options: LockOptions,
+    /// When the caller began. It may have waited for other keys before.
+    pub since: Time,
     /// When the caller's timeout passes; `None` for a caller that waits for ever.
     pub deadline: Option<Time>,
     /// The call chain holds another lock: it may acquire even while the manager shuts down.

@@ -233,7 +233,6 @@ impl<A, C> Machine<A, C> {
         env: &mut Env<'_>,
         number: u64,
         call: Arc<Call>,
-        since: Time,
         to: A,
         no_turns_for: Duration,
     ) {
@@ -241,6 +240,7 @@ impl<A, C> Machine<A, C> {
             machine.turns.end(number);
             machine.turns.give_none_before(env.now + no_turns_for);
             machine.ask_for(&call);
+            let since = call.since;
             machine.queue.put_back(number, Waiter { call, since, to });
         });
     }

@@ -151,6 +151,7 @@ mod tests {
             owner: Uuid::nil(),
             holder: "h".into(),
             options,
+            since: at(0),
             deadline: None,
             nested: false,
             takes: Takes::No,

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dblock_core::machine::call::{Call, Takes};
-use dblock_core::machine::env::{Env, Time};
+use dblock_core::machine::env::Env;
 use dblock_core::machine::out::Turn;
 use dblock_core::machine::ownership::Ownership;
 use tokio::sync::oneshot;
@@ -105,7 +105,6 @@ impl EngineHandle {
         of_key: &Arc<Cell>,
         turn: Turn,
         call: &Call,
-        since: Time,
         no_turns_for: Duration,
     ) -> Result<Hold, LockError> {
         let mut call = call.clone();
@@ -119,13 +118,13 @@ impl EngineHandle {
             return Err(refused);
         }
         let came = self.shared.step(of_key, |machine, env| {
-            machine.come_back(env, turn.number, asks, since, to, no_turns_for);
+            machine.come_back(env, turn.number, asks, to, no_turns_for);
         });
         if came.is_none() {
             // Nobody wanted the key any more, so it was forgotten.
             return self.acquire(of_key.key(), call).await;
         }
-        let mut asked = Asked::new(self, Arc::clone(of_key), Some(turn.number), answer, call, since);
+        let mut asked = Asked::new(self, Arc::clone(of_key), Some(turn.number), answer, call);
         asked.hold().await
     }
 
@@ -153,13 +152,12 @@ impl EngineHandle {
         if let Some(refused) = self.refuses(&call, &site, key) {
             return Err(refused);
         }
-        let since = self.now();
         let (to, answer) = oneshot::channel();
         let asking = Arc::clone(&call);
         let (of_key, number, unscheduled) =
             shared.step_new(key, |machine, env| asks(machine, env, asking, to));
         // A machine that panicked has answered.
-        let asked = Asked::new(self, of_key, number.and_then(Into::into), answer, call, since);
+        let asked = Asked::new(self, of_key, number.and_then(Into::into), answer, call);
         if shared.stopped.load(Ordering::Acquire) {
             // The engine may have ended just before this acquire.
             return Err(shutdown(&site, key));
@@ -186,7 +184,6 @@ pub(super) struct Asked<'a> {
     answer: oneshot::Receiver<Acquired>,
     pub(super) call: Arc<Call>,
     site: Site,
-    pub(super) since: Time,
 }
 
 impl<'a> Asked<'a> {
@@ -196,7 +193,6 @@ impl<'a> Asked<'a> {
         number: Option<u64>,
         answer: oneshot::Receiver<Acquired>,
         call: Arc<Call>,
-        since: Time,
     ) -> Self {
         let site = engine.site(call.options.function);
         Self {
@@ -207,7 +203,6 @@ impl<'a> Asked<'a> {
             answer,
             call,
             site,
-            since,
         }
     }
 
@@ -246,9 +241,9 @@ impl<'a> Asked<'a> {
             Given::Lock(ownership) => Ok(self.held(ownership)),
             // Only a call that takes gets one.
             Given::Turn(turn) => {
-                let comes_back =
-                    self.engine
-                        .come_back(&self.of_key, turn, &self.call, self.since, Duration::ZERO);
+                let comes_back = self
+                    .engine
+                    .come_back(&self.of_key, turn, &self.call, Duration::ZERO);
                 Box::pin(comes_back).await
             }
         }
@@ -275,7 +270,7 @@ impl Drop for Asked<'_> {
         if let Ok((Ok(given), _)) = self.answer.try_recv() {
             shared.give_back(&self.of_key, given);
         }
-        let waited = self.engine.now().since(self.since);
+        let waited = self.engine.now().since(self.call.since);
         self.site.acquire_ended(AcquireOutcome::Dropped, waited);
         if let Some(number) = self.number {
             shared.step(&self.of_key, |machine, env| machine.give_up(env, number));

@@ -120,11 +120,11 @@ impl EngineHandle {
         Some(known.get_or_init(|| source))
     }
 
-    /// When the timeout of a caller that comes now passes.
-    pub(crate) fn deadline(&self, wait: Wait) -> Option<Time> {
+    /// When the timeout of a caller that came at `since` passes.
+    pub(crate) fn deadline(since: Time, wait: Wait) -> Option<Time> {
         match wait {
-            Wait::No => Some(self.now() + STORE_TIMEOUT),
-            Wait::For(wait) => Some(self.now() + wait),
+            Wait::No => Some(since + STORE_TIMEOUT),
+            Wait::For(wait) => Some(since + wait),
             Wait::Forever => None,
         }
     }

@@ -3,6 +3,7 @@
 use std::mem;
 use std::time::Duration;
 
+use dblock_core::machine::env::Time;
 use dblock_core::machine::key::NotClosed;
 use dblock_core::machine::out::Unconfirmed;
 use uuid::Uuid;
@@ -133,19 +134,15 @@ impl Hold {
         lease.shared.transaction_over(&lease.cell, &lease.ownership);
     }
 
-    /// Ends holds of one engine and waits, at most `limit`, until that is confirmed. Returns those that are
+    /// Ends holds of one engine and waits, at most until `deadline`, until that is confirmed. Returns those that are
     /// not confirmed. The holds have ended when the future is first polled, whether or not it is polled
     /// again. `returned`: the body returned before the local deadline, so the locks may be handed over locally.
-    pub(crate) async fn leave(
-        holds: Vec<Self>,
-        limit: Duration,
-        returned: bool,
-    ) -> Vec<(Lease, Unconfirmed)> {
+    pub(crate) async fn leave(holds: Vec<Self>, deadline: Time, returned: bool) -> Vec<(Lease, Unconfirmed)> {
         let mut leaving = Vec::with_capacity(holds.len());
-        let mut unscheduled = Vec::with_capacity(holds.len());
+        let mut unscheduled = Vec::new();
         for mut hold in holds {
             hold.has_left = true;
-            let (confirm, answer) = confirm(hold.lease.now() + limit);
+            let (confirm, answer) = confirm(deadline);
             let lease = &hold.lease;
             unscheduled.extend(
                 lease

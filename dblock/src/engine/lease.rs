@@ -77,18 +77,21 @@ impl Lease {
         Ok(())
     }
 
-    pub(super) fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         self.shared.clock.now()
     }
 
     /// Ends the lease for this owner if its deadline has passed, and wakes the body. Returns the reason why it has
     /// ended, if it has. The first reason stays.
     pub(crate) fn lost_reason(&self) -> Option<LostReason> {
-        let now = self.now();
+        self.lost_reason_at(self.now())
+    }
+
+    fn lost_reason_at(&self, now: Time) -> Option<LostReason> {
         let (reason, first) = self.ownership.end_if_over(now);
         if first && let Some(reason) = reason {
             // The first to see that the deadline has passed tells the others.
-            self.shared.report().lost(&self.ownership, reason);
+            self.shared.report(now).lost(&self.ownership, reason);
             self.cell.tell();
         }
         reason
@@ -96,7 +99,13 @@ impl Lease {
 
     /// Fails when the lease has ended.
     pub(crate) fn check(&self) -> Result<(), LockError> {
-        self.lost_reason().map_or(Ok(()), |reason| Err(self.lost(reason)))
+        self.check_at(self.now())
+    }
+
+    /// As [`check`](Self::check), at a moment that has just been.
+    pub(crate) fn check_at(&self, now: Time) -> Result<(), LockError> {
+        self.lost_reason_at(now)
+            .map_or(Ok(()), |reason| Err(self.lost(reason)))
     }
 
     pub(crate) fn lost(&self, reason: LostReason) -> LockError {

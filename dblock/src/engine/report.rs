@@ -7,7 +7,6 @@ use dblock_core::machine::out::{Note, Refusal};
 use dblock_core::machine::ownership::Ownership;
 
 use super::cells::Waiter;
-use super::clock::Clock;
 use crate::Key;
 use crate::health::HealthBoard;
 use crate::meter::{AcquireOutcome, Meter, Site};
@@ -16,7 +15,7 @@ use crate::{LockError, LostReason, TimeoutCause};
 
 /// Where it is reported to.
 pub(super) struct Reporter<'a> {
-    pub(super) clock: Clock,
+    pub(super) now: Time,
     pub(super) health: &'a HealthBoard,
     pub(super) meter: &'a Meter,
 }
@@ -24,7 +23,7 @@ pub(super) struct Reporter<'a> {
 impl Reporter<'_> {
     /// A caller that came at `since` has the lock.
     pub(super) fn granted(&self, since: Time, ownership: &Ownership) {
-        let waited = self.clock.now().since(since);
+        let waited = self.now.since(since);
         tracing::debug!(key = %ownership.key.typed(), owner = %ownership.call.owner, fence_token = ownership.fence_token,
             ?waited, "lock acquired");
         self.site(ownership).granted(waited);
@@ -34,7 +33,7 @@ impl Reporter<'_> {
     pub(super) fn refused(&self, key: &Key, caller: &Waiter, refusal: Refusal) -> LockError {
         let key = key.to_typed();
         let owner = caller.call.owner;
-        let waited = self.clock.now().since(caller.since);
+        let waited = self.now.since(caller.since);
         let site = self.meter.site(caller.call.options.function);
         let non_blocking = caller.call.is_non_blocking();
         site.acquire_ended(outcome(&refusal, non_blocking), waited);
@@ -62,13 +61,8 @@ impl Reporter<'_> {
         }
     }
 
-    /// The owner has left, after this time.
-    pub(super) fn left(&self, ownership: &Ownership, held_for: Duration) {
-        self.site(ownership).left(held_for);
-    }
-
     pub(super) fn note(&self, note: Note) {
-        let now = self.clock.now();
+        let now = self.now;
         match note {
             Note::TakenOver(ownership, former) => {
                 tracing::warn!(key = %ownership.key.typed(), fence_token = ownership.fence_token, former_owner = %former.owner,
@@ -129,7 +123,7 @@ impl Reporter<'_> {
 
     /// The lease ended while an owner held it.
     pub(super) fn lost(&self, ownership: &Ownership, reason: LostReason) {
-        let held = ownership.held_for(self.clock.now());
+        let held = ownership.held_for(self.now);
         tracing::error!(key = %ownership.key.typed(), owner = %ownership.call.owner, fence_token = ownership.fence_token,
             ?held, ?reason, "lock lost");
         self.site(ownership).lost(reason, held);

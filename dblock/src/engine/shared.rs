@@ -113,9 +113,10 @@ impl Shared {
         }
     }
 
-    pub(super) fn report(&self) -> Reporter<'_> {
+    /// Reports what is so at `now`.
+    pub(super) fn report(&self, now: Time) -> Reporter<'_> {
         Reporter {
-            clock: self.clock,
+            now,
             health: &self.health,
             meter: &self.meter,
         }

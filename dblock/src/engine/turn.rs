@@ -12,7 +12,7 @@ use super::cells::{Cell, Given, Machine};
 use super::handle::EngineHandle;
 use super::hold::Hold;
 use super::lease::Lease;
-use crate::engine::{Call, Time};
+use crate::engine::Call;
 use crate::meter::{AcquireOutcome, Site};
 use crate::{Key, LockError};
 
@@ -51,7 +51,6 @@ pub(crate) struct TurnToTake {
     cell: Arc<Cell>,
     turn: Turn,
     call: Arc<Call>,
-    since: Time,
     site: Site,
     /// The caller has not gone on otherwise.
     open: bool,
@@ -67,7 +66,6 @@ impl TurnToTake {
         of_key: Arc<Cell>,
         turn: Turn,
         call: Arc<Call>,
-        since: Time,
         site: Site,
     ) -> Self {
         Self {
@@ -75,7 +73,6 @@ impl TurnToTake {
             cell: of_key,
             turn,
             call,
-            since,
             site,
             open: true,
         }
@@ -110,7 +107,7 @@ impl TurnToTake {
     pub(crate) async fn for_lease(mut self, no_turns_for: Duration) -> Result<Hold, LockError> {
         self.open = false;
         self.engine
-            .come_back(&self.cell, self.turn, &self.call, self.since, no_turns_for)
+            .come_back(&self.cell, self.turn, &self.call, no_turns_for)
             .await
     }
 
@@ -125,7 +122,10 @@ impl TurnToTake {
             return Err(self);
         };
         self.open = false;
-        self.engine.shared.report().granted(self.since, &ownership);
+        let shared = &self.engine.shared;
+        shared
+            .report(ownership.since)
+            .granted(self.call.since, &ownership);
         let lease = Lease::new(Arc::clone(&self.engine.shared), Arc::clone(&self.cell), ownership);
         Ok(Hold::granted(lease, self.engine.clone()))
     }
@@ -134,7 +134,7 @@ impl TurnToTake {
 impl Drop for TurnToTake {
     fn drop(&mut self) {
         if self.open {
-            let waited = self.engine.now().since(self.since);
+            let waited = self.engine.now().since(self.call.since);
             self.site.acquire_ended(AcquireOutcome::Dropped, waited);
             self.end();
         }
@@ -153,6 +153,6 @@ impl Asked<'_> {
     fn to_take(&self, turn: Turn) -> TurnToTake {
         let (of_key, call) = (Arc::clone(&self.of_key), Arc::clone(&self.call));
         let site = self.engine.site(call.options.function);
-        TurnToTake::new(self.engine.clone(), of_key, turn, call, self.since, site)
+        TurnToTake::new(self.engine.clone(), of_key, turn, call, site)
     }
 }

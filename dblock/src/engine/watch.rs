@@ -85,7 +85,7 @@ impl Asked<'_> {
                 () = tick => {}
             }
             let now = self.engine.now();
-            let waited = now.since(self.since);
+            let waited = now.since(self.call.since);
             if waited < LOOK_EVERY {
                 continue;
             }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use tokio::time::Instant;
 use tracing::field::{self, Empty};
 use tracing::{Instrument as _, Span};
 use uuid::Uuid;
@@ -27,7 +26,7 @@ use dblock_core::machine::call::Takes;
 /// When a call began, and when its `wait` is over. Everything that the call waits for counts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Began {
-    since: Instant,
+    since: Time,
     deadline: Option<Time>,
 }
 
@@ -37,17 +36,18 @@ impl Began {
         self.deadline.map(|deadline| deadline.since(engine.now()))
     }
 
-    pub(crate) fn waited(&self) -> Duration {
-        self.since.elapsed()
+    pub(crate) fn waited(&self, engine: &EngineHandle) -> Duration {
+        engine.now().since(self.since)
     }
 }
 
 impl LockManager {
     /// A call with these options begins now.
     pub(crate) fn begins(&self, options: &LockOptions) -> Began {
+        let since = self.shared.engine.now();
         Began {
-            since: Instant::now(),
-            deadline: self.shared.engine.deadline(options.wait),
+            since,
+            deadline: EngineHandle::deadline(since, options.wait),
         }
     }
 
@@ -95,8 +95,10 @@ impl LockManager {
         caller.check_wait(key)?;
         let mut call = caller.new_call(options.wait, None);
         call.takes = takes;
+        // The call may have waited for its pool before. It queues from now on.
+        call.since = caller.engine.now();
         let entered = caller.engine.acquire_or_turn(key, Arc::new(call)).await;
-        entered.map_err(|error| error.after(caller.began.waited()))
+        entered.map_err(|error| error.after(caller.waited()))
     }
 
     /// Refuses options that no lock can have, and those that this store cannot keep.
@@ -141,7 +143,7 @@ impl LockManager {
         let call = caller.call(options.wait, begin.map(|begin| *begin));
         let acquired = caller.engine.acquire(key, call).await;
         // Its timeout began before the engine was asked.
-        acquired.map_err(|error| error.after(caller.began.waited()))
+        acquired.map_err(|error| error.after(caller.waited()))
     }
 
     /// As [`hold`](Self::hold), by the ticket with this lease, whose ttl limits the wait for the store.
@@ -265,11 +267,15 @@ impl<'a> Caller<'a> {
             owner: chain
                 .as_ref()
                 .and_then(|chain| chain.leases().last())
-                .map_or_else(Uuid::now_v7, Lease::owner),
+                .map_or_else(Uuid::new_v4, Lease::owner),
             chain,
             holder: manager.holder(options.function),
             began,
         }
+    }
+
+    fn waited(&self) -> Duration {
+        self.began.waited(self.engine)
     }
 
     /// The lease that its chain has on the key.
@@ -296,10 +302,10 @@ impl<'a> Caller<'a> {
         };
         self.engine
             .site(self.options.function)
-            .acquire_ended(outcome, self.began.waited());
+            .acquire_ended(outcome, self.waited());
         let hold = entered?;
         tracing::debug!(key = %lease.key().typed(), owner = %lease.owner(), fence_token = lease.fence_token(),
-            waited = ?self.began.waited(), "lock re-entered");
+            waited = ?self.waited(), "lock re-entered");
         Ok(hold)
     }
 
@@ -328,6 +334,7 @@ impl<'a> Caller<'a> {
             owner: self.owner,
             holder: Arc::clone(&self.holder),
             options,
+            since: self.began.since,
             deadline: self.began.deadline,
             nested: self.chain.is_some(),
             takes: dblock_core::machine::call::Takes::No,
@@ -365,13 +372,13 @@ impl<'a> Caller<'a> {
             let (granted, refused) = self.engine.acquire_together(missing, &call).await;
             holds.extend(granted);
             let Some(error) = refused else { continue };
-            let error = error.after(self.began.waited());
+            let error = error.after(self.waited());
             if missing.len() == 1 || self.options.wait == Wait::No || !error.is_retryable() {
                 return Err(error);
             }
             let call = self.call(self.options.wait, None);
             let hold = self.engine.acquire(keys[holds.len()], call).await;
-            holds.push(hold.map_err(|error| error.after(self.began.waited()))?);
+            holds.push(hold.map_err(|error| error.after(self.waited()))?);
         }
     }
 }

@@ -98,11 +98,13 @@ impl LockBuilder<'_> {
     }
 
     /// Length of the lease, 30 seconds by default: [`LockOptions::ttl`].
+    #[inline]
     pub fn ttl(self, ttl: Duration) -> Self {
         self.set(|options| options.ttl(ttl))
     }
 
     /// How long the acquire may take in all, not at all by default: [`LockOptions::wait`].
+    #[inline]
     pub fn wait(self, wait: Duration) -> Self {
         self.set(|options| options.wait(wait))
     }
@@ -113,6 +115,7 @@ impl LockBuilder<'_> {
     }
 
     /// Whether the lease is renewed, which it is by default: [`LockOptions::renew`].
+    #[inline]
     pub fn renew(self, renew: bool) -> Self {
         self.set(|options| options.renew(renew))
     }
@@ -145,6 +148,7 @@ impl LockBuilder<'_> {
     /// # other.release().await?;
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
     /// ```
+    #[inline]
     pub fn shared(self) -> Self {
         self.set(LockOptions::shared)
     }
@@ -162,6 +166,7 @@ impl LockBuilder<'_> {
     /// # two.release().await?;
     /// # Ok::<_, dblock::LockError>(()) }).unwrap();
     /// ```
+    #[inline]
     pub fn limit(self, limit: u32) -> Self {
         self.set(|options| options.limit(limit))
     }
@@ -171,6 +176,7 @@ impl LockBuilder<'_> {
         self.set(|options| options.on_wait(told))
     }
 
+    #[inline]
     fn set(mut self, change: impl FnOnce(LockOptions) -> LockOptions) -> Self {
         self.options = change(self.options);
         self
@@ -340,13 +346,14 @@ impl<'m> LockBuilder<'m> {
     }
 
     /// Takes the locks, and says which of them was named first.
-    pub(crate) async fn holds(self) -> Result<(Holds, usize), LockError> {
-        match self.keys.map_err(LockError::invalid)? {
-            Wanted::One(key) => Ok((Holds::One(self.locks.hold(&key, &self.options).await?), 0)),
+    pub(crate) async fn holds(&self) -> Result<(Holds, usize), LockError> {
+        match &self.keys {
+            Err(refused) => Err(LockError::invalid(refused.clone())),
+            Ok(Wanted::One(key)) => Ok((Holds::One(self.locks.hold(key, &self.options).await?), 0)),
             // Boxed, so that a call for one key does not carry the size of this future.
-            Wanted::Several(keys, first) => {
-                let holds = Box::pin(self.locks.hold_all(&keys, &self.options)).await?;
-                Ok((Holds::Several(holds), first))
+            Ok(Wanted::Several(keys, first)) => {
+                let holds = Box::pin(self.locks.hold_all(keys, &self.options)).await?;
+                Ok((Holds::Several(holds), *first))
             }
         }
     }

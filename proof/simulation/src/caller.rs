@@ -123,7 +123,6 @@ pub(crate) struct Taker {
     /// What its transaction saw first, if that began before.
     pub(crate) seen: Option<Seen>,
     pub(crate) call: Arc<Call>,
-    pub(crate) since: Time,
     /// The key's machine that knows its number.
     pub(crate) generation: u32,
     pub(crate) turn: Option<Turn>,

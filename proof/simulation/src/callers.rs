@@ -66,6 +66,7 @@ impl World {
             options.limit = Some(self.tape.pick(&[u32::MAX, u32::MAX, 1, 2, 3]));
         }
         let call = Call {
+            since: now,
             deadline: timeout.map(|timeout| now + timeout),
             begin: begin.flatten(),
             takes,
@@ -215,6 +216,7 @@ impl World {
             owner: show::owner_id(self.callers.len()),
             holder: Arc::clone(&self.checks.holder),
             options,
+            since: Time::from_nanos(0),
             deadline: None,
             nested: false,
             takes: Takes::No,

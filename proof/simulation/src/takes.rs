@@ -34,7 +34,6 @@ impl World {
             sees,
             seen: began.then(|| self.see(key)),
             call: Arc::clone(call),
-            since: Time::from_nanos(0),
             generation: 0,
             turn: None,
             turn_until: Time::from_nanos(0),
@@ -139,9 +138,6 @@ impl World {
             return false;
         }
         self.callers[number].state = State::Taking;
-        if let Some(taker) = self.taker(number) {
-            taker.since = waiter.since;
-        }
         if let Some(deadline) = waiter.call.deadline {
             let at = self.processes[process].clock.when(deadline, self.now);
             self.at(at, What::TakerLate(number));
@@ -177,7 +173,7 @@ impl World {
         self.callers[number].state = State::Waiting;
         if known {
             self.step(process, key, |machine, env| {
-                machine.come_back(env, of_machine, call, taker.since, number, no_turns_for);
+                machine.come_back(env, of_machine, call, number, no_turns_for);
             });
         } else {
             // The key was forgotten meanwhile.
@@ -619,7 +615,6 @@ impl World {
             sees: Sees::Newest,
             seen: None,
             call,
-            since: Time::from_nanos(0),
             generation: 0,
             turn: None,
             turn_until: Time::from_nanos(0),

@@ -56,6 +56,7 @@ fn call(options: LockOptions) -> Call {
         owner: Uuid::now_v7(),
         holder: "h".into(),
         options,
+        since: Time::from_nanos(0),
         deadline: None,
         nested: false,
         takes: Takes::No,

@@ -80,7 +80,8 @@ impl Engine {
         Arc::new(Call {
             owner: Uuid::now_v7(),
             holder: "h".into(),
-            deadline: self.handle.deadline(options.wait),
+            since: self.handle.now(),
+            deadline: EngineHandle::deadline(self.handle.now(), options.wait),
             options,
             nested: false,
             takes: dblock_core::machine::call::Takes::No,
@@ -102,7 +103,9 @@ impl Engine {
                 "a key that is held is forgotten"
             );
             inside.store(false, Ordering::Release);
-            let unconfirmed = Hold::leave(vec![hold], Duration::from_secs(3), true).await.pop();
+            let unconfirmed = Hold::leave(vec![hold], shared.clock.now() + Duration::from_secs(3), true)
+                .await
+                .pop();
             Ok(unconfirmed.map_or(Ok(()), |(_, why)| Err(why)))
         };
         maybe_done(call_and_leave.boxed_local())
@@ -193,7 +196,8 @@ fn a_caller_that_goes_away_takes_no_lock_along() {
         let mut waits = engine.caller(5);
         go_on(&mut waits);
         let gone = thread::spawn(move || drop(waits));
-        let mut leaves = Hold::leave(vec![hold], Duration::from_secs(3), true).boxed_local();
+        let mut leaves =
+            Hold::leave(vec![hold], engine.handle.now() + Duration::from_secs(3), true).boxed_local();
         let left = (&mut leaves).now_or_never();
         gone.join().unwrap();
         let unconfirmed = left.or_else(|| leaves.now_or_never());

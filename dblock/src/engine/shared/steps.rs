@@ -127,6 +127,7 @@ impl Shared {
         self.count(state);
         let stepped = broken.as_deref_mut().unwrap_or(&mut state.machine);
         let mut out = Out {
+            at: env.now,
             notes: stepped.poll_notes(),
             replies: stepped.poll_replies(),
             ready: stepped.poll_ready(),
@@ -193,28 +194,28 @@ impl Shared {
         let is_of_watchers = |note: &Note| matches!(note, Note::Lost(..) | Note::Revoked(..));
         let watchers_must_know = out.notes.iter().any(is_of_watchers);
         for note in mem::take(&mut out.notes) {
-            self.report().note(note);
+            self.report(out.at).note(note);
         }
         if watchers_must_know {
             cell.tell();
         }
         for reply in mem::take(&mut out.replies) {
-            self.reply(cell, reply, resumption.map(Resuming::new));
+            self.reply(cell, reply, out.at, resumption.map(Resuming::new));
         }
         if out.wants_wake_ups {
             self.wants_wake_ups.store(true, Ordering::Relaxed);
         }
     }
 
-    fn reply(self: &Arc<Self>, cell: &Arc<Cell>, reply: Reply, resuming: Option<Resuming>) {
+    fn reply(self: &Arc<Self>, cell: &Arc<Cell>, reply: Reply, at: Time, resuming: Option<Resuming>) {
         match reply {
             Reply::Granted(waiter, ownership) => {
-                self.report().granted(waiter.since, &ownership);
+                self.report(at).granted(waiter.since, &ownership);
                 self.give(cell, waiter, Given::Lock(ownership), resuming);
             }
             Reply::Turn(waiter, turn) => self.give(cell, waiter, Given::Turn(turn), resuming),
             Reply::Refused(waiter, refusal) => {
-                let error = self.report().refused(cell.key(), &waiter, refusal);
+                let error = self.report(at).refused(cell.key(), &waiter, refusal);
                 let _ = waiter.to.send((Err(error), resuming));
             }
             Reply::Confirmed(to, answer) => drop(to.send((answer, resuming))),
@@ -270,7 +271,7 @@ impl Shared {
         // A key that has been forgotten has no lease any more.
         let held_for = left.unwrap_or(Err(NotClosed::Over(LostReason::Released)))?;
         if let Some(held_for) = held_for {
-            self.report().left(ownership, held_for);
+            self.left(ownership, held_for);
         }
         cell.tell_watchers(&ownership.watchers);
         Ok(())
@@ -296,6 +297,11 @@ impl Shared {
         cell.tell_watchers(&ownership.watchers);
     }
 
+    /// The owner has left, after this time.
+    fn left(&self, ownership: &Ownership, held_for: Duration) {
+        self.meter.site(ownership.call.options.function).left(held_for);
+    }
+
     fn step_ending(
         self: &Arc<Self>,
         cell: &Arc<Cell>,
@@ -304,7 +310,7 @@ impl Shared {
     ) -> Option<Unscheduled> {
         let (held_for, unscheduled) = self.step_unscheduled(cell, ends);
         if let Some(held_for) = held_for.flatten() {
-            self.report().left(ownership, held_for);
+            self.left(ownership, held_for);
         }
         unscheduled
     }
@@ -371,6 +377,8 @@ impl Shared {
 
 /// What a machine wants done after a call of it, outside of all locks.
 pub(super) struct Out {
+    /// When it was called.
+    at: Time,
     notes: Vec<Note>,
     replies: Vec<Reply>,
     pub(super) ready: Option<Kind>,

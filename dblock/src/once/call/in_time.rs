@@ -65,7 +65,7 @@ impl OnceCall<'_> {
     /// Pauses because a transaction keeps a row locked that this call needs. Fails when it may not wait for as
     /// long as that.
     pub(super) async fn pause_for_row(&self, pause: &mut Duration) -> Result<(), LockError> {
-        let (key, waited) = (self.key.to_typed(), self.began.waited());
+        let (key, waited) = (self.key.to_typed(), self.began.waited(self.locks.engine()));
         if self.options.lock.wait == Wait::No && *pause > LONGEST_WITHOUT_WAIT {
             return Err(LockError::busy(key, None, waited));
         }
@@ -78,7 +78,7 @@ impl OnceCall<'_> {
     }
 
     fn unanswered(&self) -> LockError {
-        let (key, waited) = (self.key.to_typed(), self.began.waited());
+        let (key, waited) = (self.key.to_typed(), self.began.waited(self.locks.engine()));
         if self.options.lock.wait == Wait::No {
             let message = format!("the database has not answered within {STORE_TIMEOUT:?}");
             return LockError::store_after(

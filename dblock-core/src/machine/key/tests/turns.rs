@@ -22,6 +22,7 @@ impl Process {
     fn wants_to_take(&mut self, ticket: &'static str, wait: Option<Duration>) -> (u64, Vec<String>) {
         let mut call = takes();
         call.options.wait = wait.map_or(Wait::No, Wait::For);
+        call.since = self.now;
         call.deadline = Some(self.now + wait.unwrap_or(5 * SECOND));
         self.step(|machine, env| machine.acquire(env, Arc::new(call), ticket))
     }
@@ -56,8 +57,7 @@ impl Process {
             takes: Takes::No,
             ..(*waiter.call).clone()
         });
-        let (number, since, to) = (turn.number, waiter.since, waiter.to);
-        self.says(|machine, env| machine.come_back(env, number, call, since, to, no_turns_for))
+        self.says(|machine, env| machine.come_back(env, turn.number, call, waiter.to, no_turns_for))
     }
 
     /// The transaction has written the row. Returns whether the caller may go on.
