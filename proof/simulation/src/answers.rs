@@ -19,6 +19,7 @@ impl World {
     pub(crate) fn reply(&mut self, process: usize, key: usize, reply: Reply) {
         match reply {
             Reply::Granted(waiter, ownership) => {
+                self.processes[process].cells[key].entered_at = Some(self.now);
                 if self.answered(waiter.to, Asked::Acquire) {
                     self.granted(process, key, waiter.to, ownership);
                 }

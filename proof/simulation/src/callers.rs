@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dblock_core::machine::call::{Call, Takes};
-use dblock_core::machine::env::Env;
+use dblock_core::machine::env::{Env, Time};
 use dblock_core::machine::out::Refusal;
 use dblock_core::{LockOptions, Wait};
 
@@ -16,6 +16,9 @@ use crate::world::{Phase, What, World, tell};
 
 /// Time limit of the store for an operation of the handle.
 const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a machine remembers that a key was busy, and a little more.
+const ANSWER_LASTS: u64 = 1100 * MS;
 
 impl World {
     /// A task of a process acquires a lock.
@@ -229,6 +232,15 @@ impl World {
         if self.plan.healthy && matches!(refusal, Refusal::Store(_) | Refusal::Shutdown) {
             self.fail(format!(
                 "caller {number} is refused by a healthy store: {refusal:?}"
+            ));
+        }
+        // A holder that is named was read in the row.
+        let caller = &self.callers[number];
+        let entered_at = self.processes[caller.process].cells[caller.key].entered_at;
+        let recently = caller.came_at.saturating_sub(ANSWER_LASTS);
+        if matches!(refusal, Refusal::Busy(None)) && entered_at.is_none_or(|at| at < recently) {
+            self.fail(format!(
+                "caller {number} hears that a key is busy that nobody has had"
             ));
         }
     }

@@ -74,6 +74,8 @@ pub(crate) struct Cell {
     pub(crate) look_at: Option<Time>,
     pub(crate) most_together: usize,
     pub(crate) on_its_way: bool,
+    /// When a caller last entered.
+    pub(crate) entered_at: Option<u64>,
 }
 
 impl Cell {
@@ -84,6 +86,7 @@ impl Cell {
             look_at: None,
             most_together: MAX_BATCH,
             on_its_way: false,
+            entered_at: None,
         }
     }
 }

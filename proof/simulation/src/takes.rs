@@ -355,6 +355,7 @@ impl World {
                 }
                 match entered {
                     Some(ownership) => {
+                        self.processes[process].cells[key].entered_at = Some(self.now);
                         self.callers[number].due[Asked::Acquire as usize] = None;
                         self.check_taken(number);
                         self.granted(process, key, number, ownership);

@@ -41,7 +41,7 @@ const WOKEN_PAUSE: Duration = Duration::from_millis(2);
 /// `LOCKED_FOR_LONG`, then the second. With its jitter the first stays below `STANDS_BACK_FOR` (`turns.rs`).
 const LOCKED_PAUSE: Duration = Duration::from_millis(8);
 const LONGEST_LOCKED_PAUSE: Duration = Duration::from_millis(40);
-const LOCKED_FOR_LONG: Duration = Duration::from_secs(10);
+const LOCKED_FOR_LONG: Duration = Duration::from_mins(1);
 
 /// For this long after the row was found locked, other processes are assumed to take the key.
 const LOCKED_BY_OTHERS_FOR: Duration = Duration::from_secs(5);
@@ -120,6 +120,8 @@ pub(super) struct Asking {
     busy_at: Option<Time>,
     /// When the row was last found locked.
     locked_at: Option<Time>,
+    /// When the first of the newest answers came that all found the row locked.
+    locked_since: Time,
     pub(super) unentered: Option<Unentered>,
     /// How many tokens the next acquire keeps free for local hand-overs.
     spare_tokens: u32,
@@ -136,6 +138,7 @@ impl Asking {
             last: None,
             busy_at: None,
             locked_at: None,
+            locked_since: Time::from_nanos(0),
             unentered: None,
             spare_tokens: FEWEST_SPARE,
             answer_time: Duration::ZERO,
@@ -283,6 +286,9 @@ impl Asking {
     }
 
     pub(super) fn note_answer(&mut self, answer: LastAnswer, now: Time) {
+        if matches!(answer, LastAnswer::RowLocked) {
+            self.locked_since = self.locked_since(now);
+        }
         self.last = Some((answer, now + ANSWER_LASTS));
     }
 
@@ -330,6 +336,14 @@ impl Asking {
     /// Whether the row was found locked not long ago.
     pub(super) fn found_locked(&self, now: Time) -> bool {
         self.locked_at.is_some_and(|at| now < at + LOCKED_BY_OTHERS_FOR)
+    }
+
+    /// Since when the row has been found locked, if it is so now.
+    pub(super) fn locked_since(&self, now: Time) -> Time {
+        match &self.last {
+            Some((LastAnswer::RowLocked, until)) if now <= *until => self.locked_since,
+            _ => now,
+        }
     }
 
     /// Whether the key was held after `since`.

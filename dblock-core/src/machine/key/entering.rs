@@ -300,8 +300,7 @@ impl<A, C> Machine<A, C> {
 
     // ── Who is refused ───────────────────────────────────────────────────────────────────────────────
 
-    /// Refuses callers whose timeout has passed, and non-blocking callers of a key that is held, or that another
-    /// caller has been trying to take for a while.
+    /// Refuses callers whose timeout has passed, and non-blocking callers of a key that is held.
     pub(super) fn refuse_overdue(&mut self, now: Time) {
         if self.queue.first_deadline().is_none_or(|deadline| now < deadline) && !self.queue.has_non_blocking()
         {
@@ -313,11 +312,11 @@ impl<A, C> Machine<A, C> {
                 self.asking.note_last_error(held.last_error(), now);
             } else if held.entrants(&self.queue, now).is_none() {
                 let holder = held.holder(now);
-                self.refuse_non_blocking(Time::MAX, &Refusal::Busy(Some(holder)));
+                self.refuse_non_blocking(&Refusal::Busy(Some(holder)), |_| true);
             }
         }
-        if let Some(refusal) = self.soon_busy() {
-            self.refuse_non_blocking(now.before(BUSY_AFTER), &refusal);
+        if self.finds_row_locked() {
+            self.refuse_non_blocking(&Refusal::RowLocked, |waiter| waiter.since + BUSY_AFTER <= now);
         }
         while let Some(waiter) = self.queue.pop_overdue(now) {
             let refusal = self.refusal_of(&waiter, now);
@@ -333,24 +332,18 @@ impl<A, C> Machine<A, C> {
                 self.asking.refusal(waiter.since, waiter.call.is_non_blocking())
             }
             Some(held) if !held.needs_release() => Refusal::Busy(Some(held.holder(now))),
-            _ if self.turns.is_out() => Refusal::Busy(None),
             _ => self.asking.refusal(waiter.since, waiter.call.is_non_blocking()),
         }
     }
 
-    /// The refusal for non-blocking callers that have waited for [`BUSY_AFTER`]: another caller tries to take
-    /// the key, or a transaction keeps the row locked that is to be released.
-    pub(super) fn soon_busy(&self) -> Option<Refusal> {
-        if self.turns.is_out() {
-            return Some(Refusal::Busy(None));
-        }
-        let held = self.held.as_ref();
-        held.is_some_and(Held::finds_row_locked)
-            .then_some(Refusal::RowLocked)
+    /// A transaction keeps the row locked that is to be released.
+    pub(super) fn finds_row_locked(&self) -> bool {
+        self.held.as_ref().is_some_and(Held::finds_row_locked)
     }
 
-    pub(super) fn refuse_non_blocking(&mut self, came_by: Time, refusal: &Refusal) {
-        while let Some(waiter) = self.queue.pop_non_blocking(came_by) {
+    /// Refuses the first non-blocking callers that pass `test`.
+    pub(super) fn refuse_non_blocking(&mut self, refusal: &Refusal, test: impl Fn(&Waiter<A>) -> bool) {
+        while let Some(waiter) = self.queue.pop_non_blocking(&test) {
             self.reply(Reply::Refused(waiter, refusal.clone()));
         }
     }
@@ -367,7 +360,7 @@ impl<A, C> Machine<A, C> {
     pub(super) fn refuse_hopeless(&mut self, error: &StoreError) {
         let refusal = Refusal::Store(error.clone());
         if error.kind() == StoreErrorKind::Unreachable {
-            self.refuse_non_blocking(Time::MAX, &refusal);
+            self.refuse_non_blocking(&refusal, |_| true);
         }
         if !error.is_retryable() {
             for waiter in self.queue.take(true) {

@@ -130,17 +130,15 @@ impl<A> WaitQueue<A> {
         (deadline <= now).then(|| self.remove(number)).flatten()
     }
 
-    /// When the first non-blocking caller came.
-    pub(super) fn first_non_blocking(&self) -> Option<Time> {
-        let number = self.non_blocking.first()?;
-        self.waiters.get(number).map(|waiter| waiter.since)
+    pub(super) fn first_non_blocking(&self) -> Option<&Waiter<A>> {
+        self.get(*self.non_blocking.first()?)
     }
 
-    /// Takes a non-blocking caller that came at `came_by` or earlier.
-    pub(super) fn pop_non_blocking(&mut self, came_by: Time) -> Option<Waiter<A>> {
-        let came = self.first_non_blocking()?;
+    /// Takes the first non-blocking caller, if it passes `test`.
+    pub(super) fn pop_non_blocking(&mut self, test: impl FnOnce(&Waiter<A>) -> bool) -> Option<Waiter<A>> {
+        let passes = self.first_non_blocking().is_some_and(test);
         let number = *self.non_blocking.first()?;
-        (came <= came_by).then(|| self.remove(number)).flatten()
+        passes.then(|| self.remove(number)).flatten()
     }
 
     /// Takes all callers, or those that hold no other lock.

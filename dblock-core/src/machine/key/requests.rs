@@ -11,7 +11,7 @@ use super::adopting::Adoption;
 use super::asking::{Arriving, Asking, LastAnswer, Place, Unentered};
 use super::held::{After, Grant, Held, Times};
 use super::queue::WANTED_FOR;
-use super::turns::BUSY_AFTER;
+use super::turns::{BUSY_AFTER, busy_after};
 use super::{Listed, Machine};
 use crate::machine::env::{Env, Time};
 use crate::machine::out::{Note, Refusal};
@@ -249,7 +249,7 @@ impl<A, C> Machine<A, C> {
         let non_blocking = self
             .queue
             .first_non_blocking()
-            .filter(|_| self.soon_busy().is_some());
+            .filter(|_| self.finds_row_locked());
         let adopting = self.adopting.iter().map(|adoption| adoption.retry_at);
         abandoned
             .chain(adopting.filter(later))
@@ -258,7 +258,7 @@ impl<A, C> Machine<A, C> {
             .chain(ask)
             .chain(self.first_deadline())
             .chain(self.turns.next_look())
-            .chain(non_blocking.map(|since| since + BUSY_AFTER))
+            .chain(non_blocking.map(|waiter| waiter.since + BUSY_AFTER))
             .min()
     }
 
@@ -319,11 +319,15 @@ impl<A, C> Machine<A, C> {
             _ => None,
         };
         let failed = answer.as_ref().err().filter(|_| enters(action)).cloned();
+        let enters_row_that_is_locked = enters(action) && matches!(answer, Ok(Outcome::Skipped));
         let after = held.apply_answer(action, sent.sent_at, answer, env.now);
         if let Some(error) = failed {
             self.refuse_hopeless(&error);
             self.asking.note_answer(LastAnswer::Failed(error), env.now);
             return;
+        }
+        if enters_row_that_is_locked {
+            self.asking.note_answer(LastAnswer::RowLocked, env.now);
         }
         if let Some(others_want) = others_want.filter(|_| !held.has_room()) {
             if others_want {
@@ -457,8 +461,10 @@ impl<A, C> Machine<A, C> {
                 }
             }
             Ok(Outcome::Skipped) => {
-                let came_by = now.before(BUSY_AFTER);
-                self.refuse_non_blocking(came_by, &Refusal::RowLocked);
+                let locked_since = self.asking.locked_since(now);
+                self.refuse_non_blocking(&Refusal::RowLocked, |waiter| {
+                    waiter.since.max(locked_since) + busy_after(&waiter.call) <= now
+                });
                 let waited = self
                     .queue
                     .first()
@@ -488,7 +494,7 @@ impl<A, C> Machine<A, C> {
     }
 
     fn busy(&mut self, holder: Holder, env: &mut Env<'_>) {
-        self.refuse_non_blocking(Time::MAX, &Refusal::Busy(Some(holder.clone())));
+        self.refuse_non_blocking(&Refusal::Busy(Some(holder.clone())), |_| true);
         self.asking.busy(holder, env);
     }
 

@@ -207,3 +207,27 @@ fn one_that_is_not_renewed_ends_with_the_ttl_that_it_is_given_later() {
     assert_eq!(answered(&mut a, 2), ["extended confirmed"]);
     assert_eq!(b.deadline(), ends(8 * SECOND, now));
 }
+
+/// The others that share it lock the row again and again.
+#[test]
+fn who_shares_and_does_not_wait_asks_again_for_a_locked_row() {
+    let mut a = Process::new();
+    a.wants_with("a", None, call(sharing(3)));
+    while a.now < Time::from_nanos(0) + 101 * SECOND {
+        a.sends().unwrap();
+        assert!(a.answered(Outcome::Skipped).is_empty());
+        a.passes(9 * MS);
+    }
+    a.sends().unwrap();
+    assert_eq!(a.answered(Outcome::Skipped), ["a refused: row locked"]);
+}
+
+#[test]
+fn who_waits_for_room_in_a_locked_row_hears_that() {
+    let mut a = shared(3);
+    a.passes(3 * SECOND);
+    a.wants_with("b", Some(SECOND), call(sharing(3)));
+    counts(&mut a);
+    a.answered(Outcome::Skipped);
+    assert_eq!(a.passes(SECOND), ["b refused: row locked"]);
+}
