@@ -602,6 +602,9 @@ impl<A, C> Machine<A, C> {
             // The row names the lease of this process alone, so the ones that are over cannot be in it.
             self.abandoned.retain(|abandoned| now < abandoned.over_at);
         }
+        if let Some((_, first)) = self.queue.first() {
+            self.asking.first_has(first.call.options.limit);
+        }
         if self.held.is_none() && self.on_its_way.is_none() {
             self.enter_after_wake_up(env);
             self.give_up_places(now);

@@ -81,6 +81,7 @@ impl World {
         for key in 0..self.keys.len() {
             occupied[key] |= !self.checks.keys[key].runs.children.is_empty();
             self.check_blocked(key, wanted[key] && !occupied[key]);
+            self.check_places(key);
         }
     }
 
@@ -104,6 +105,60 @@ impl World {
                 self.keys[key]
             ));
         }
+    }
+
+    /// Checks that no place stays free while others share the lock and somebody waits for one.
+    fn check_places(&mut self, key: usize) {
+        let Some(limit) = self.answer_timeout() else {
+            return;
+        };
+        let now = self.now;
+        let idle = self.has_idle_place(key);
+        let since = &mut self.checks.keys[key].idle_since;
+        if !idle {
+            *since = None;
+        } else if now > *since.get_or_insert(now) + limit {
+            let idle = (now - since.unwrap_or(now)) / MS;
+            self.fail(format!(
+                "a place of {} is wanted, and nobody has got it for {idle} ms",
+                self.keys[key]
+            ));
+        }
+    }
+
+    /// Whether all who want the key share it, and fewer are inside than the smallest of their limits.
+    fn has_idle_place(&mut self, key: usize) -> bool {
+        let now = self.now;
+        let row = self.store.row(key, now).clone();
+        let locked = matches!(self.store.rows[key].lock, Lock::Transaction(_));
+        let alone = row.is_held() && !row.is_shared();
+        let waits_alone = row.live_successor().is_some_and(|next| next.limit.is_none());
+        if locked || alone || waits_alone || !self.checks.keys[key].runs.children.is_empty() {
+            return false;
+        }
+        let (mut wanted, mut inside) = (None::<u32>, 0);
+        for number in &self.live {
+            let caller = &self.callers[*number];
+            let counts = caller.key == key && self.processes[caller.process].is_running(now);
+            match (caller.state, caller.limit) {
+                (State::Leaving | State::Gone, _) => {}
+                _ if !counts => {}
+                (State::Inside, Some(_)) => inside += 1,
+                (State::Waiting, Some(limit)) => {
+                    wanted = Some(wanted.map_or(limit, |least| least.min(limit)))
+                }
+                _ => return false,
+            }
+        }
+        // Those that the row counts for processes that cannot say otherwise.
+        for hold in row.live_shared() {
+            let (process, _) = show::whose(hold.lease_id);
+            let its = &self.processes[process];
+            if !its.is_running(now) || its.cut || self.is_lease_excused(hold.lease_id) {
+                inside += hold.count;
+            }
+        }
+        wanted.is_some_and(|limit| inside < limit)
     }
 
     /// How long callers may wait for a key that nobody holds.

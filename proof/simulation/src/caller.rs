@@ -50,6 +50,8 @@ pub(crate) struct Caller {
     /// Its number in the machine.
     pub(crate) number: u64,
     pub(crate) came_at: u64,
+    /// It shares the lock with this limit.
+    pub(crate) limit: Option<u32>,
     /// On the clock of its process.
     pub(crate) entered: Time,
     /// When the answer to each of its requests is due.

@@ -112,6 +112,7 @@ impl World {
             state: State::Waiting,
             number: 0,
             came_at: self.now,
+            limit: call.options.limit,
             entered: now,
             due: [call.deadline, None, None, None, None],
             ownership: None,

@@ -49,6 +49,8 @@ pub(crate) struct KeyChecks {
     pub(crate) closed: Option<(u64, Uuid)>,
     /// Since when a caller waits for the key while nobody holds it.
     pub(crate) blocked_since: Option<u64>,
+    /// Since when a place is free that somebody waits for.
+    pub(crate) idle_since: Option<u64>,
 }
 
 impl Checks {

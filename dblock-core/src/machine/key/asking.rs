@@ -118,6 +118,8 @@ pub(super) struct Asking {
     last: Option<(LastAnswer, Time)>,
     /// When the key was last known to be held, by this process or another.
     busy_at: Option<Time>,
+    /// The last answer found no room for a caller with this limit: 0 for one that wants the lock alone.
+    no_room_for: Option<u32>,
     /// When the row was last found locked.
     locked_at: Option<Time>,
     /// When the first of the newest answers came that all found the row locked.
@@ -137,6 +139,7 @@ impl Asking {
             pause: FIRST_PAUSE,
             last: None,
             busy_at: None,
+            no_room_for: None,
             locked_at: None,
             locked_since: Time::from_nanos(0),
             unentered: None,
@@ -148,6 +151,19 @@ impl Asking {
     /// Asks at the next opportunity.
     pub(super) fn ask_now(&mut self) {
         self.ask_at = None;
+    }
+
+    /// The store has no room for a caller with this limit.
+    pub(super) fn no_room_for(&mut self, limit: Option<u32>) {
+        self.no_room_for = Some(limit.unwrap_or_default());
+    }
+
+    /// The first caller has this limit. There may be room where there was none for one with a smaller limit.
+    pub(super) fn first_has(&mut self, limit: Option<u32>) {
+        if self.no_room_for.is_some_and(|smaller| limit > Some(smaller)) {
+            self.no_room_for = None;
+            self.ask_now();
+        }
     }
 
     pub(super) fn ask_after(&mut self, pause: Duration, now: Time) {

@@ -84,12 +84,13 @@ impl NextRequest {
     }
 }
 
-/// The extension asks for room for callers.
-fn enters(action: &Action) -> bool {
+/// The limit of the callers for whom the extension asks for room, if it does.
+fn enters(action: &Action) -> Option<u32> {
     let Action::Extend(extend) = action else {
-        return false;
+        return None;
     };
-    extend.share.as_ref().is_some_and(|share| share.enter.is_some())
+    let enter = extend.share.as_ref()?.enter.as_ref()?;
+    Some(enter.limit)
 }
 
 impl<A, C> Machine<A, C> {
@@ -153,7 +154,7 @@ impl<A, C> Machine<A, C> {
             NextRequest::OwnLease(action) => {
                 let held = self.held.as_mut()?;
                 held.sent(&action);
-                if enters(&action) {
+                if enters(&action).is_some() {
                     self.asking.asked_for_room();
                 }
                 if matches!(action, Action::Release) {
@@ -314,12 +315,13 @@ impl<A, C> Machine<A, C> {
             self.notes.extend(held.renewal_lag(env.now).map(Note::RenewalLag));
             held.hand_over_until(self.fairness.extended(*wanted, env));
         }
+        let entering = enters(action);
         let others_want = match &answer {
-            Ok(Outcome::Extended { wanted, .. }) if enters(action) => Some(*wanted),
+            Ok(Outcome::Extended { wanted, .. }) if entering.is_some() => Some(*wanted),
             _ => None,
         };
-        let failed = answer.as_ref().err().filter(|_| enters(action)).cloned();
-        let enters_row_that_is_locked = enters(action) && matches!(answer, Ok(Outcome::Skipped));
+        let failed = answer.as_ref().err().filter(|_| entering.is_some()).cloned();
+        let enters_row_that_is_locked = entering.is_some() && matches!(answer, Ok(Outcome::Skipped));
         let after = held.apply_answer(action, sent.sent_at, answer, env.now);
         if let Some(error) = failed {
             self.refuse_hopeless(&error);
@@ -335,7 +337,7 @@ impl<A, C> Machine<A, C> {
                 held.hand_over_until(env.now);
             }
             let holder = held.holder(env.now);
-            self.busy(holder, env);
+            self.busy(holder, entering, env);
             return;
         }
         if let After::Over { passed_on } = after
@@ -451,10 +453,10 @@ impl<A, C> Machine<A, C> {
                     spare_tokens: ask.spare_tokens,
                     limit: ask.limit,
                 });
-                self.busy(holder, env);
+                self.busy(holder, ask.limit, env);
             }
             Ok(Outcome::Busy(holder)) => {
-                self.busy(holder, env);
+                self.busy(holder, ask.limit, env);
                 if ask.wanted_for.is_none() && !self.queue.is_empty() {
                     // Nobody waited when this was asked: the row must be told of those that wait now.
                     self.asking.ask_now();
@@ -493,9 +495,11 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    fn busy(&mut self, holder: Holder, env: &mut Env<'_>) {
+    /// There was no room for callers with this limit.
+    fn busy(&mut self, holder: Holder, limit: Option<u32>, env: &mut Env<'_>) {
         self.refuse_non_blocking(&Refusal::Busy(Some(holder.clone())), |_| true);
         self.asking.busy(holder, env);
+        self.asking.no_room_for(limit);
     }
 
     fn acquire_failed(&mut self, lease_id: Uuid, asked: &Asked, error: StoreError, env: &mut Env<'_>) {

@@ -231,3 +231,21 @@ fn who_waits_for_room_in_a_locked_row_hears_that() {
     a.answered(Outcome::Skipped);
     assert_eq!(a.passes(SECOND), ["b refused: row locked"]);
 }
+
+/// There may be room for it where there was none for the one before.
+#[test]
+fn the_next_caller_with_a_larger_limit_asks_at_once() {
+    let mut a = Process::new();
+    a.wants_with("a", Some(SECOND), call(sharing(1)));
+    a.wants_with("b", LONG, call(sharing(3)));
+    a.sends().unwrap();
+    a.answered(queued_behind(7));
+    assert!(a.sends().is_none());
+    assert_eq!(a.passes(SECOND), ["a refused: busy"]);
+    let Action::Acquire(ask) = a.sends().unwrap().action else {
+        panic!("b asks");
+    };
+    assert_eq!(ask.limit, Some(3));
+    a.answered(queued_behind(7));
+    assert!(a.sends().is_none());
+}
