@@ -145,7 +145,7 @@ impl World {
                 _ if !counts => {}
                 (State::Inside, Some(_)) => inside += 1,
                 (State::Waiting, Some(limit)) => {
-                    wanted = Some(wanted.map_or(limit, |least| least.min(limit)))
+                    wanted = Some(wanted.map_or(limit, |least| least.min(limit)));
                 }
                 _ => return false,
             }

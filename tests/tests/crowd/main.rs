@@ -17,6 +17,7 @@ on_every_store!(databases:
     locks,
     locks_that_nobody_waits_for,
     several_locks_at_once,
+    places,
     runs,
     runs_of_a_tick,
 );
@@ -93,6 +94,31 @@ async fn several_locks_at_once(backend: Backend) {
         nobody_failed(answers.await);
         all_become_free(&locks).await;
     }
+}
+
+/// Ten thousand inside at once, of two processes.
+async fn places(backend: Backend) {
+    const LIMIT: u32 = 10_000;
+    let both = [backend.manager().await, backend.manager().await];
+    let place = |number: u32| both[number as usize % 2].lock("the key").limit(LIMIT);
+    let enter = async |number| place(number).options(&patient()).limit(LIMIT).acquire().await;
+    let mut guards: Vec<LockGuard> = join_all((0..LIMIT).map(enter))
+        .await
+        .into_iter()
+        .map(Result::unwrap)
+        .collect();
+    assert_eq!(guards[0].inside().await.unwrap(), LIMIT);
+    for number in 0..2 {
+        assert!(
+            place(number).try_acquire().await.unwrap().is_none(),
+            "all are taken"
+        );
+    }
+    release(guards.pop().unwrap()).await.unwrap();
+    guards.push(enter(0).await.unwrap());
+    assert!(place(1).try_acquire().await.unwrap().is_none(), "all are taken");
+    nobody_failed(join_all(guards.into_iter().map(release)).await);
+    all_become_free(&both[0]).await;
 }
 
 /// The disk of a busy machine may take longer than the three seconds of a release. The key is freed after it.
