@@ -136,13 +136,19 @@ impl World {
         if locked || alone || waits_alone || !self.checks.keys[key].runs.children.is_empty() {
             return false;
         }
+        let live = || self.live.iter().map(|number| &self.callers[*number]);
+        // The row of a lost lease is left alone until its body is over, and its process waits for that.
+        let has_lost = |process| {
+            let mut callers = live();
+            callers.any(|caller| caller.process == process && caller.key == key && caller.ended)
+        };
         let (mut wanted, mut inside) = (None::<u32>, 0);
-        for number in &self.live {
-            let caller = &self.callers[*number];
+        for caller in live() {
             let counts = caller.key == key && self.processes[caller.process].is_running(now);
+            if !counts || matches!(caller.state, State::Leaving | State::Gone) || has_lost(caller.process) {
+                continue;
+            }
             match (caller.state, caller.limit) {
-                (State::Leaving | State::Gone, _) => {}
-                _ if !counts => {}
                 (State::Inside, Some(_)) => inside += 1,
                 (State::Waiting, Some(limit)) => {
                     wanted = Some(wanted.map_or(limit, |least| least.min(limit)));
@@ -154,7 +160,8 @@ impl World {
         for hold in row.live_shared() {
             let (process, _) = show::whose(hold.lease_id);
             let its = &self.processes[process];
-            if !its.is_running(now) || its.cut || self.is_lease_excused(hold.lease_id) {
+            let silent = !its.is_running(now) || its.cut || has_lost(process);
+            if silent || self.is_lease_excused(hold.lease_id) {
                 inside += hold.count;
             }
         }
