@@ -5,6 +5,8 @@
 //! the store carried a request out: it lies between two readings, and most writes show it.
 
 mod random;
+#[cfg(feature = "fence")]
+mod takes;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,6 +18,8 @@ use dblock_core::store::{Action, Outcome, Request, Store, StoreError, StoreError
 use dblock_core::{InspectFilter, Key, LockRow};
 
 use self::random::Random;
+#[cfg(feature = "fence")]
+pub use self::takes::*;
 use super::Fixture;
 use super::context::{Asker, changed, force_release, granted, key, retry, revoke, within};
 
@@ -39,9 +43,12 @@ type Answer = Result<Outcome, StoreError>;
 /// rows end with their leases: their rows differ from those of the rules. The environment variable
 /// `DBLOCK_TEST_SEED` repeats the steps of a failed run.
 pub async fn random_requests_are_carried_out_by_the_rules(fixture: &impl Fixture) {
-    if !fixture.one_row() {
-        return;
+    if fixture.one_row() {
+        steps(fixture, async |run| run.step().await).await;
     }
+}
+
+async fn steps<F: Fixture>(fixture: &F, takes_step: impl AsyncFn(&mut Run<'_, F>)) {
     let repeated = std::env::var("DBLOCK_TEST_SEED").ok();
     let repeated = repeated.map(|seed| seed.parse().expect("DBLOCK_TEST_SEED is a number"));
     let seed = repeated.unwrap_or_else(|| fastrand::u64(..));
@@ -67,7 +74,7 @@ pub async fn random_requests_are_carried_out_by_the_rules(fixture: &impl Fixture
             break;
         }
         run.title = format!("step {step} (DBLOCK_TEST_SEED={seed} repeats it)");
-        run.step().await;
+        takes_step(&mut run).await;
     }
 }
 

@@ -29,6 +29,8 @@ pub(crate) use self::which_transaction::is_kept_by;
 use self::which_transaction::{marked_transaction, same_transaction};
 use crate::engine::{EngineHandle, Lease, STORE_TIMEOUT};
 pub(crate) use crate::store::fence::begin_failed;
+#[doc(hidden)]
+pub use crate::store::fence::take_on;
 pub use crate::store::fence::{Database, DriverError, FenceConnection, FenceStatement};
 use crate::store::fence::{Dialect, FenceCheck};
 use crate::store::{StoreError, StoreErrorKind};

@@ -28,6 +28,11 @@ fence_conformance_of!(mysql, MySql);
 fence_conformance_of!(sqlite, Sqlite);
 
 on_every_store!(databases: a_check_is_one_statement_and_a_release_at_most_two);
+on_every_store!(servers: random_takes_are_carried_out_by_the_rules);
+
+async fn random_takes_are_carried_out_by_the_rules(backend: Backend) {
+    dblock_conformance::random_takes_are_carried_out_by_the_rules(&backend).await;
+}
 
 /// Each is a round trip.
 async fn a_check_is_one_statement_and_a_release_at_most_two(backend: Backend) {

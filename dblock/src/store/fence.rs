@@ -25,6 +25,8 @@ pub(crate) use self::source::{FenceSource, Identity, PoolId, Pools};
 pub use self::statement::FenceStatement;
 #[cfg(feature = "postgres")]
 pub(crate) use self::statement::{filled, literal};
+#[doc(hidden)]
+pub use self::take::take_on;
 pub(crate) use self::take::{Take, Taken};
 use super::{StoreError, StoreErrorKind, StoreFuture};
 use crate::Key;

@@ -37,7 +37,7 @@ use self::session::{Met, Session};
 use super::busy_keys::BusyKeys;
 use super::connect_options::{self, OptionsSource};
 use super::connections::{Connections, MAX_CONNECTIONS};
-use super::fence::{FenceSource, Pools, Take};
+use super::fence::{FenceSource, Pools};
 use super::table::TableName;
 use super::{
     Capabilities, Finding, InspectFilter, LockRow, Outcome, Purged, Records, Request, Store, StoreError,
@@ -125,22 +125,6 @@ impl MySqlStore {
         fence_token: i64,
     ) -> Result<Option<Duration>, StoreError> {
         self.source().verify(connection, key, lease_id, fence_token).await
-    }
-
-    /// For tests: takes a key in a transaction. Returns the answer in words.
-    #[doc(hidden)]
-    pub async fn take_on(&self, connection: &mut MySqlConnection, key: &Key) -> Result<String, StoreError> {
-        let source = self.source();
-        let take = Take {
-            source: &source,
-            key,
-            lease_id: Uuid::now_v7(),
-            owner: Uuid::now_v7(),
-            holder: "a test's ü",
-            own: true,
-        };
-        let took = source.dialect.take(connection, &take).await?;
-        Ok(format!("{took:?}"))
     }
 
     /// Classifies an error of a statement on the lock table.

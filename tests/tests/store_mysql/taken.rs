@@ -1,7 +1,10 @@
 //! The statements that take a key in a user's transaction, and what they leave locked.
 
-use dblock::store::{MySqlStore, Outcome, Released, StoreErrorKind};
+use dblock::fence::take_on;
+use dblock::store::rules::{Sees, Take};
+use dblock::store::{MySqlStore, Outcome, Released, StoreError, StoreErrorKind};
 use sqlx::mysql::MySqlConnection;
+use uuid::Uuid;
 
 use crate::place::Place;
 use crate::{acquire, insist, key, kind, one, release, row, run, token};
@@ -24,8 +27,20 @@ async fn begin(user: &mut MySqlConnection, isolation: &str) {
     .await;
 }
 
+/// The answer in words.
+async fn try_take(store: &MySqlStore, user: &mut MySqlConnection, name: &str) -> Result<String, StoreError> {
+    let ask = Take {
+        lease_id: Uuid::now_v7(),
+        owner: Uuid::now_v7(),
+        holder: "a test's ü".into(),
+        sees: Sees::FirstSeen,
+    };
+    let took = take_on(store, user, &key(name), &ask, true).await?;
+    Ok(format!("{took:?}"))
+}
+
 async fn take(store: &MySqlStore, user: &mut MySqlConnection, name: &str) -> String {
-    store.take_on(user, &key(name)).await.unwrap()
+    try_take(store, user, name).await.unwrap()
 }
 
 /// A lock on a gap would keep out every new key that lies there; one on a row, its holder.
@@ -131,7 +146,7 @@ async fn an_old_snapshot_is_a_conflict_where_the_server_sees_it() {
     begin(&mut user, "REPEATABLE READ").await;
     run(&mut user, &format!("SELECT * FROM {}_version", place.table)).await;
     free(&store, "key").await;
-    let (refused, _) = kind(store.take_on(&mut user, &key("key")).await);
+    let (refused, _) = kind(try_take(&store, &mut user, "key").await);
     assert_eq!(refused, StoreErrorKind::Conflict);
 }
 

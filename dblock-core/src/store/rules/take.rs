@@ -58,6 +58,18 @@ impl<T> Took<T> {
             _ => Duration::ZERO,
         }
     }
+
+    /// The same with something else that is known of a key that was taken.
+    pub fn map<U>(self, change: impl FnOnce(T) -> U) -> Took<U> {
+        match self {
+            Self::Taken(known) => Took::Taken(change(known)),
+            Self::Absent => Took::Absent,
+            Self::Held => Took::Held,
+            Self::Ahead(ahead) => Took::Ahead(ahead),
+            Self::Skipped => Took::Skipped,
+            Self::Locked => Took::Locked,
+        }
+    }
 }
 
 /// Takes a key. `seen` is its row as a read without a lock shows it, in the transaction's snapshot. `lock`

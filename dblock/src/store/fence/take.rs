@@ -1,11 +1,11 @@
 //! A take of a key by a transaction: what is asked, and what the statement answers.
 
-use dblock_core::store::rules::Took;
+use dblock_core::store::rules::{self, Took};
 use uuid::Uuid;
 
-use super::{FenceSource, TransactionId, time_left, unreadable};
+use super::{FenceConnection, FenceSource, TransactionId, time_left, unreadable};
 use crate::Key;
-use crate::store::StoreError;
+use crate::store::{Store, StoreError};
 
 /// The first word of the answer when the transaction has written the row. What follows is the database's own.
 pub(crate) const TAKEN: &str = "taken";
@@ -40,6 +40,34 @@ pub(crate) struct Taken {
     pub(crate) transaction: TransactionId,
     /// That of the table which the transaction has written.
     pub(crate) identity: String,
+}
+
+/// Takes a key of `store` in a transaction, for the project's own tests. With `own` the transaction is rolled back at
+/// once where that takes nothing.
+///
+/// # Errors
+/// The database's answer.
+///
+/// # Panics
+/// If the store is no database.
+pub async fn take_on(
+    store: &dyn Store,
+    transaction: &mut dyn FenceConnection,
+    key: &Key,
+    ask: &rules::Take,
+    own: bool,
+) -> Result<Took, StoreError> {
+    let source = FenceSource::of(store, 0).expect("a database");
+    let take = Take {
+        source: &source,
+        key,
+        lease_id: ask.lease_id,
+        owner: ask.owner,
+        holder: &ask.holder,
+        own,
+    };
+    let took = source.dialect_in(transaction)?.take(transaction, &take).await?;
+    Ok(took.map(|taken| taken.fence_token))
 }
 
 /// Reads the answer to a [`Take`]. `taken` reads what follows [`TAKEN`]; `None` when it cannot.
