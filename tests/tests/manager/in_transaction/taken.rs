@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use dblock::fence::FenceConnection;
 use dblock::store::StoreErrorKind;
-use dblock::{LockManager, begin, distributed_lock};
+use dblock::{Key, LockManager, begin, distributed_lock};
+use dblock_conformance::Fixture as _;
 use dblock_tests::backend::{Kind, Place};
 use dblock_tests::{Backend, on_every_store};
 use futures_util::FutureExt as _;
@@ -13,6 +14,7 @@ use sqlx::{Database, PgPool, Pool, Transaction};
 use tokio::sync::oneshot;
 
 use super::{Failure, Work, execute, is_free, nobody_enters, of_one, on_its_pool, passes};
+use crate::purge::DAY;
 use crate::{LONG, RENEWED, long, patient, short};
 
 on_every_store!(servers:
@@ -29,6 +31,7 @@ on_every_store!(postgres:
     another_schema_is_refused,
     a_take_below_a_savepoint_is_refused,
     an_old_snapshot_takes_nothing,
+    a_row_that_was_made_in_advance_outlives_a_purge,
 );
 
 fn postgres(backend: &Backend) -> &PgPool {
@@ -249,6 +252,17 @@ async fn an_old_snapshot_takes_nothing(backend: Backend) {
     assert_eq!(refused.kind(), StoreErrorKind::Conflict);
     tx.rollback().await.unwrap();
     enters(&locks, postgres(&backend)).await.unwrap();
+}
+
+/// By its ceiling alone, as a row whose lease ended long ago.
+async fn a_row_that_was_made_in_advance_outlives_a_purge(backend: Backend) {
+    let (locks, store) = (backend.manager().await, backend.store().await);
+    let key = Key::new(None, "key").unwrap();
+    assert!(store.make_free_rows(&[key]).await.unwrap());
+    backend.execute("UPDATE {table} SET expire_at = 0").await;
+    assert_eq!(locks.admin().purge(DAY).await.unwrap(), 0);
+    let made = backend.the_row("key").await;
+    assert!(enters(&locks, postgres(&backend)).await.unwrap() > made.fence_ceiling);
 }
 
 /// In the order in which they came, and none waits for a poll.
