@@ -43,6 +43,8 @@ pub enum Trick {
     DeliverLate,
     /// The server gets it, and nothing comes back on this connection any more.
     Silence,
+    /// The server gets neither it nor anything after it, and the connection stays open.
+    Swallow,
 }
 
 /// Says whether bytes on their way to the server are those to look out for.
@@ -223,6 +225,7 @@ impl Shared {
                             }
                         }
                         Some(Trick::LoseRequest) => return,
+                        Some(Trick::Swallow) => swallowed = true,
                         Some(Trick::Silence) => {
                             let _ = to_server.write_all(&up[..length]).await;
                             swallowed = true;

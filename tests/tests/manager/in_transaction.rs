@@ -1,5 +1,6 @@
 //! Locks that end with a transaction of sqlx: `transaction`, and calls with `tx = tx`.
 
+mod broken;
 mod by_lease;
 mod failed;
 mod lent;
