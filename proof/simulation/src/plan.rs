@@ -6,6 +6,7 @@ use std::time::Duration;
 use dblock_core::margin;
 
 use crate::tape::Tape;
+use crate::tickets::ADOPTER_TTL;
 
 /// In nanoseconds.
 pub(crate) const US: u64 = 1_000;
@@ -209,7 +210,7 @@ impl Plan {
 /// How far the store's clock may jump ahead before a lease ends there while its owner has it, in ns.
 fn harmless_jump(ttls: [u64; 2]) -> u64 {
     // The different speeds of clocks use up a part of the margin too.
-    let ttl = Duration::from_millis(ttls[0].min(ttls[1]).min(3000));
+    let ttl = Duration::from_millis(ttls[0].min(ttls[1]).min(ADOPTER_TTL));
     let drift = Duration::from_millis(4);
     nanos(margin(ttl).saturating_sub(drift))
 }

@@ -25,6 +25,9 @@ pub(crate) struct Ticket {
     adopted_by: Option<usize>,
 }
 
+/// The ttl of those who adopt a ticket, in ms.
+pub(crate) const ADOPTER_TTL: u64 = 2000;
+
 impl World {
     /// The lock of a caller whose body has returned goes into a ticket. `false`: refused, because somebody shares it.
     pub(crate) fn put_into_ticket(&mut self, number: usize, ownership: &Arc<Ownership>) -> bool {
@@ -112,7 +115,7 @@ impl World {
         let process = self.tape.pick(&alive);
         let Ticket { key, lease, .. } = self.tickets[at];
         let wait = Duration::from_secs(5);
-        let mut options = LockOptions::new().ttl(Duration::from_secs(2));
+        let mut options = LockOptions::new().ttl(Duration::from_millis(ADOPTER_TTL));
         options.wait = Wait::For(wait);
         let call = Call {
             deadline: Some(self.local(process) + wait),
