@@ -75,6 +75,7 @@ impl Asked<'_> {
     pub(super) async fn watched_answer(&mut self) -> Result<Acquired, RecvError> {
         let watching = Watching::new(self.engine);
         let number = self.number.unwrap_or_default();
+        let since = self.engine.now();
         let (mut waiting, mut deadlock) = (None, None);
         let mut next_look = LOOK_EVERY;
         loop {
@@ -85,7 +86,7 @@ impl Asked<'_> {
                 () = tick => {}
             }
             let now = self.engine.now();
-            let waited = now.since(self.call.since);
+            let waited = now.since(since);
             if waited < LOOK_EVERY {
                 continue;
             }

@@ -142,16 +142,18 @@ impl World {
             let mut callers = live();
             callers.any(|caller| caller.process == process && caller.key == key && caller.ended)
         };
-        let (mut wanted, mut inside) = (None::<u32>, 0);
+        let (mut wanted, mut smallest, mut inside) = (false, u32::MAX, 0);
         for caller in live() {
             let counts = caller.key == key && self.processes[caller.process].is_running(now);
-            if !counts || matches!(caller.state, State::Leaving | State::Gone) || has_lost(caller.process) {
+            if !counts || matches!(caller.state, State::Leaving | State::Gone) {
                 continue;
             }
             match (caller.state, caller.limit) {
-                (State::Inside, Some(_)) => inside += 1,
+                (State::Inside, Some(_)) => inside += u32::from(!has_lost(caller.process)),
+                // The others may come after it.
                 (State::Waiting, Some(limit)) => {
-                    wanted = Some(wanted.map_or(limit, |least| least.min(limit)));
+                    smallest = smallest.min(limit);
+                    wanted |= !has_lost(caller.process);
                 }
                 _ => return false,
             }
@@ -165,7 +167,7 @@ impl World {
                 inside += hold.count;
             }
         }
-        wanted.is_some_and(|limit| inside < limit)
+        wanted && inside < smallest
     }
 
     /// How long callers may wait for a key that nobody holds.

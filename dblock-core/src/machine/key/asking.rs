@@ -327,7 +327,10 @@ impl Asking {
     /// Notes the error that keeps the row unreleased. A caller that times out is told this error, and not
     /// `Busy`.
     pub(super) fn note_last_error(&mut self, last_error: Option<LastAnswer>, now: Time) {
-        self.last = last_error.map(|last_error| (last_error, now + ANSWER_LASTS));
+        match last_error {
+            Some(last_error) => self.note_answer(last_error, now),
+            None => self.last = None,
+        }
     }
 
     /// The lock came to this process: callers that wait from here on wait for this process.

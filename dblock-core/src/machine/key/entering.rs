@@ -13,7 +13,7 @@ use super::asking::{Arriving, Unentered, locked_pause};
 use super::held::{Grant, Held, Times};
 use super::queue::WANTED_FOR;
 use super::requests::Sent;
-use super::turns::BUSY_AFTER;
+
 use crate::machine::call::{Call, Takes};
 use crate::machine::env::{Env, Time};
 use crate::machine::out::{Note, Refusal, Reply, Turn, Waiter};
@@ -315,8 +315,8 @@ impl<A, C> Machine<A, C> {
                 self.refuse_non_blocking(&Refusal::Busy(Some(holder)), |_| true);
             }
         }
-        if self.finds_row_locked() {
-            self.refuse_non_blocking(&Refusal::RowLocked, |waiter| waiter.since + BUSY_AFTER <= now);
+        if let Some(locked_since) = self.finds_row_locked_since() {
+            self.refuse_locked_out(locked_since, now);
         }
         while let Some(waiter) = self.queue.pop_overdue(now) {
             let refusal = self.refusal_of(&waiter, now);
@@ -336,12 +336,17 @@ impl<A, C> Machine<A, C> {
         }
     }
 
-    /// A transaction keeps the row locked that is to be released.
-    pub(super) fn finds_row_locked(&self) -> bool {
-        self.held.as_ref().is_some_and(Held::finds_row_locked)
+    /// Others have the row locked since then that is to be released.
+    pub(super) fn finds_row_locked_since(&self) -> Option<Time> {
+        self.held.as_ref().and_then(Held::finds_row_locked_since)
     }
 
-    /// Refuses the first non-blocking callers that pass `test`.
+    /// Refuses non-blocking callers of a row that others have locked since then.
+    pub(super) fn refuse_locked_out(&mut self, locked_since: Time, now: Time) {
+        self.refuse_non_blocking(&Refusal::RowLocked, |waiter| waiter.busy_at(locked_since) <= now);
+    }
+
+    /// Refuses the non-blocking callers that pass `test`.
     pub(super) fn refuse_non_blocking(&mut self, refusal: &Refusal, test: impl Fn(&Waiter<A>) -> bool) {
         while let Some(waiter) = self.queue.pop_non_blocking(&test) {
             self.reply(Reply::Refused(waiter, refusal.clone()));

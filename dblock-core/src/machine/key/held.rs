@@ -145,7 +145,7 @@ pub(super) struct Held<C> {
     /// The kind and error of the last request that failed. Cleared by a successful extension.
     failure: Option<(Kind, StoreError)>,
     /// The last request found the row locked.
-    row_locked: bool,
+    row_locked_since: Option<Time>,
     /// Callers that wait for the next answers.
     confirmations: Confirmations<C>,
     /// Notes that the machine has not taken yet.
@@ -196,7 +196,7 @@ impl<C> Held<C> {
             retry_at: None,
             pause: FIRST_RETRY,
             failure: None,
-            row_locked: false,
+            row_locked_since: None,
             confirmations: Confirmations::new(),
             notes: Vec::new(),
             extend_unsure: None,
@@ -224,9 +224,9 @@ impl<C> Held<C> {
         matches!(self.state, State::ReleaseDue | State::Releasing { .. })
     }
 
-    /// The row must be released, and others have it locked.
-    pub(super) fn finds_row_locked(&self) -> bool {
-        self.needs_release() && self.row_locked
+    /// The row must be released, and others have it locked since then.
+    pub(super) fn finds_row_locked_since(&self) -> Option<Time> {
+        self.row_locked_since.filter(|_| self.needs_release())
     }
 
     /// `hold_min` keeps the row busy, and no further request is needed for that.
@@ -261,7 +261,7 @@ impl<C> Held<C> {
     pub(super) fn last_error(&self) -> Option<LastAnswer> {
         match &self.failure {
             Some((_, error)) => Some(LastAnswer::Failed(error.clone())),
-            None => self.row_locked.then_some(LastAnswer::RowLocked),
+            None => self.row_locked_since.map(|_| LastAnswer::RowLocked),
         }
     }
 
@@ -488,7 +488,7 @@ impl<C> Held<C> {
         if shows == Shows::Owner && !self.row_is_behind() || self.is_kept_in_transaction() {
             self.confirmations.reply_at_once(confirm);
         } else {
-            if self.row_locked {
+            if self.row_locked_since.is_some() {
                 // The pause grows while a transaction keeps the row, and may outlast the caller's timeout.
                 self.retry_at = None;
             }

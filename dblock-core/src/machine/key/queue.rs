@@ -134,11 +134,11 @@ impl<A> WaitQueue<A> {
         self.get(*self.non_blocking.first()?)
     }
 
-    /// Takes the first non-blocking caller, if it passes `test`.
-    pub(super) fn pop_non_blocking(&mut self, test: impl FnOnce(&Waiter<A>) -> bool) -> Option<Waiter<A>> {
-        let passes = self.first_non_blocking().is_some_and(test);
-        let number = *self.non_blocking.first()?;
-        passes.then(|| self.remove(number)).flatten()
+    /// Takes the first non-blocking caller that passes `test`. It looks at those before it.
+    pub(super) fn pop_non_blocking(&mut self, test: impl Fn(&Waiter<A>) -> bool) -> Option<Waiter<A>> {
+        let mut numbers = self.non_blocking.iter().copied();
+        let number = numbers.find(|number| self.get(*number).is_some_and(&test))?;
+        self.remove(number)
     }
 
     /// Takes all callers, or those that hold no other lock.
@@ -150,6 +150,22 @@ impl<A> WaitQueue<A> {
             .into_iter()
             .filter_map(|number| self.remove(number))
             .collect()
+    }
+}
+
+/// How long a row must be locked before a non-blocking caller is refused.
+const BUSY_AFTER: Duration = Duration::from_millis(20);
+/// As `BUSY_AFTER`, for callers that share: the others that share lock the row again and again, for a moment each.
+const BUSY_AFTER_SHARED: Duration = Duration::from_secs(1);
+
+impl<A> Waiter<A> {
+    /// When it is refused, if it does not wait, and others have the row locked since then.
+    pub(super) fn busy_at(&self, locked_since: Time) -> Time {
+        let after = match self.call.options.limit {
+            Some(_) => BUSY_AFTER_SHARED,
+            None => BUSY_AFTER,
+        };
+        self.since.max(locked_since) + after
     }
 }
 

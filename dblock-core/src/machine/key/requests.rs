@@ -11,10 +11,9 @@ use super::adopting::Adoption;
 use super::asking::{Arriving, Asking, LastAnswer, Place, Unentered};
 use super::held::{After, Grant, Held, Times};
 use super::queue::WANTED_FOR;
-use super::turns::{BUSY_AFTER, busy_after};
 use super::{Listed, Machine};
 use crate::machine::env::{Env, Time};
-use crate::machine::out::{Note, Refusal};
+use crate::machine::out::{Note, Refusal, Waiter};
 use crate::store::{
     Acquire, Action, Enter, Extend, HandedOver, Holder, Kind, Outcome, RecordChange, Request, Share,
     StoreError, StoreErrorKind,
@@ -247,10 +246,7 @@ impl<A, C> Machine<A, C> {
         } else {
             None
         };
-        let non_blocking = self
-            .queue
-            .first_non_blocking()
-            .filter(|_| self.finds_row_locked());
+        let non_blocking = self.queue.first_non_blocking().zip(self.finds_row_locked_since());
         let adopting = self.adopting.iter().map(|adoption| adoption.retry_at);
         abandoned
             .chain(adopting.filter(later))
@@ -259,7 +255,7 @@ impl<A, C> Machine<A, C> {
             .chain(ask)
             .chain(self.first_deadline())
             .chain(self.turns.next_look())
-            .chain(non_blocking.map(|waiter| waiter.since + BUSY_AFTER))
+            .chain(non_blocking.map(|(waiter, locked_since)| waiter.busy_at(locked_since)))
             .min()
     }
 
@@ -330,6 +326,8 @@ impl<A, C> Machine<A, C> {
         }
         if enters_row_that_is_locked {
             self.asking.note_answer(LastAnswer::RowLocked, env.now);
+            self.refuse_locked_out(self.asking.locked_since(env.now), env.now);
+            return;
         }
         if let Some(others_want) = others_want.filter(|_| !held.has_room()) {
             if others_want {
@@ -463,10 +461,7 @@ impl<A, C> Machine<A, C> {
                 }
             }
             Ok(Outcome::Skipped) => {
-                let locked_since = self.asking.locked_since(now);
-                self.refuse_non_blocking(&Refusal::RowLocked, |waiter| {
-                    waiter.since.max(locked_since) + busy_after(&waiter.call) <= now
-                });
+                self.refuse_locked_out(self.asking.locked_since(now), now);
                 let waited = self
                     .queue
                     .first()
@@ -497,7 +492,13 @@ impl<A, C> Machine<A, C> {
 
     /// There was no room for callers with this limit.
     fn busy(&mut self, holder: Holder, limit: Option<u32>, env: &mut Env<'_>) {
-        self.refuse_non_blocking(&Refusal::Busy(Some(holder.clone())), |_| true);
+        let refusal = Refusal::Busy(Some(holder.clone()));
+        self.refuse_non_blocking(&refusal, |waiter| waiter.call.options.limit <= limit);
+        // One with a larger limit may find room, unless it came after one that waits.
+        let waits = |(_, first): (u64, &Waiter<A>)| !first.call.is_non_blocking();
+        if self.queue.first().is_some_and(waits) {
+            self.refuse_non_blocking(&refusal, |_| true);
+        }
         self.asking.busy(holder, env);
         self.asking.no_room_for(limit);
     }

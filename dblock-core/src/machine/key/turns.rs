@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::machine::call::Call;
 use crate::machine::env::Time;
 use crate::machine::out::Turn;
 
@@ -31,19 +30,6 @@ const STANDS_BACK_FOR: Duration = Duration::from_millis(10);
 /// How long the machine of a key is kept after a take, if nobody asks for the key. No shorter, because whoever takes
 /// the key every few milliseconds would wake the driver each time.
 const REMEMBERED_FOR: Duration = Duration::from_secs(1);
-
-/// How long a row must be locked before a non-blocking caller is refused.
-pub(super) const BUSY_AFTER: Duration = Duration::from_millis(20);
-/// As `BUSY_AFTER`, for callers that share: the others that share lock the row again and again, for a moment each.
-const BUSY_AFTER_SHARED: Duration = Duration::from_secs(1);
-
-pub(super) fn busy_after(call: &Call) -> Duration {
-    if call.options.limit.is_some() {
-        BUSY_AFTER_SHARED
-    } else {
-        BUSY_AFTER
-    }
-}
 
 #[derive(Debug)]
 enum State {

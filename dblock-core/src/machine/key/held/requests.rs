@@ -187,7 +187,8 @@ impl<C> Held<C> {
     ) -> After {
         let release = !matches!(action, Action::Extend(_));
         let to_ticket = matches!(action, Action::Transfer(_));
-        self.row_locked = matches!(answer, Ok(Outcome::Skipped));
+        let locked = matches!(answer, Ok(Outcome::Skipped));
+        self.row_locked_since = locked.then(|| self.row_locked_since.unwrap_or(now));
         let unsure = matches!(self.state, State::Releasing { unsure: true });
         match answer {
             Ok(Outcome::Extended {

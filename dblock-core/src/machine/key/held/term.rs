@@ -139,9 +139,11 @@ impl<C> Held<C> {
         }
     }
 
-    /// Callers wait for the transaction's end: the next look comes at `by` at the latest.
+    /// Callers wait for the transaction's end, or for room in a row that others lock: the next look comes at `by` at the
+    /// latest.
     pub(crate) fn ask_by(&mut self, by: Time) {
-        if self.left_in_transaction().is_some() {
+        let waits_for_room = self.is_shared() && self.is_held() && self.row_locked_since.is_some();
+        if waits_for_room || self.left_in_transaction().is_some() {
             self.retry_at = self.retry_at.map(|at| at.min(by));
         }
     }

@@ -276,7 +276,10 @@ fn a_caller_that_does_not_wait_waits_for_a_release_on_its_way() {
     a.sends().unwrap();
     a.wants("b", None);
     assert!(a.passes(SECOND).is_empty());
-    assert_eq!(a.answered(Outcome::Skipped), ["b refused: row locked"]);
+    // Somebody's statement has the row locked for a moment.
+    assert!(a.answered(Outcome::Skipped).is_empty());
+    assert!(a.passes(19 * MS).is_empty());
+    assert_eq!(a.passes(MS), ["b refused: row locked"]);
 }
 
 #[test]

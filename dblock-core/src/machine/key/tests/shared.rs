@@ -223,6 +223,54 @@ fn who_shares_and_does_not_wait_asks_again_for_a_locked_row() {
 }
 
 #[test]
+fn one_who_wants_it_alone_hears_of_a_locked_row_before_those_who_share() {
+    let mut a = Process::new();
+    a.wants_with("a", None, call(sharing(3)));
+    a.wants("b", None);
+    a.sends().unwrap();
+    assert!(a.answered(Outcome::Skipped).is_empty());
+    a.passes(20 * MS);
+    a.sends().unwrap();
+    assert_eq!(a.answered(Outcome::Skipped), ["b refused: row locked"]);
+}
+
+#[test]
+fn there_may_be_room_for_a_larger_limit() {
+    let mut a = Process::new();
+    for (ticket, limit) in [("a", 1), ("b", 5), ("c", 1)] {
+        a.wants_with(ticket, None, call(sharing(limit)));
+    }
+    a.sends().unwrap();
+    let refused = ["a refused: busy", "c refused: busy"];
+    assert_eq!(a.answered(Outcome::Busy(holder(7))), refused);
+    let Action::Acquire(ask) = a.sends().unwrap().action else {
+        panic!("b asks");
+    };
+    assert_eq!(ask.limit, Some(5));
+
+    // One that waits comes first.
+    let mut a = Process::new();
+    a.wants_with("a", LONG, call(sharing(1)));
+    a.wants_with("b", None, call(sharing(5)));
+    a.sends().unwrap();
+    assert_eq!(a.answered(queued_behind(7)), ["b refused: busy"]);
+}
+
+#[test]
+fn who_does_not_wait_asks_often_for_room_in_a_locked_row() {
+    let mut a = shared(3);
+    a.wants_with("b", None, call(sharing(3)));
+    let begin = a.now;
+    while a.now.since(begin) < SECOND {
+        counts(&mut a);
+        assert!(a.answered(Outcome::Skipped).is_empty());
+        a.passes(9 * MS);
+    }
+    counts(&mut a);
+    assert_eq!(a.answered(Outcome::Skipped), ["b refused: row locked"]);
+}
+
+#[test]
 fn who_waits_for_room_in_a_locked_row_hears_that() {
     let mut a = shared(3);
     a.passes(3 * SECOND);
