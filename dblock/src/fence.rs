@@ -15,6 +15,8 @@ mod by_lease;
 mod keep;
 mod which_transaction;
 
+use std::time::{Duration, Instant};
+
 use futures_util::future::try_join_all;
 
 pub(crate) use self::by_lease::{Mark, by_lease, commit_by_lease};
@@ -31,10 +33,10 @@ use crate::engine::{EngineHandle, Lease, STORE_TIMEOUT};
 pub(crate) use crate::store::fence::begin_failed;
 #[doc(hidden)]
 pub use crate::store::fence::take_on;
+use crate::store::fence::{Asked, Dialect, FenceCheck};
 pub use crate::store::fence::{Database, DriverError, FenceConnection, FenceStatement};
-use crate::store::fence::{Dialect, FenceCheck};
-use crate::store::{StoreError, StoreErrorKind};
-use crate::{LockError, LostReason};
+use crate::store::{StoreError, StoreErrorKind, StoreFuture};
+use crate::{Key, LockError, LostReason};
 
 /// Runs the check for leases of one engine.
 pub(crate) async fn verify<'l>(
@@ -54,26 +56,84 @@ pub(crate) async fn verify<'l>(
     for lease in checked_last {
         marked_transaction(lease, engine, transaction).await?;
     }
-    let checks = prepare(&leases, engine).await?;
+    ask(leases, engine, transaction, Dialect::verify, |lease, _| {
+        lease.check()
+    })
+    .await
+}
+
+/// [`Dialect::verify`] or [`Dialect::release`].
+type Asks<T> = for<'a> fn(
+    &'a (dyn Dialect + 'static),
+    &'a mut dyn FenceConnection,
+    &'a [FenceCheck<'a>],
+) -> StoreFuture<'a, Result<Vec<Asked<T>>, StoreError>>;
+
+/// Asks for leases until all of them are `found`; again while others have their rows locked. Nobody waits in the
+/// database, and a lease that is over is told at once.
+async fn ask<T>(
+    mut leases: Vec<&Lease>,
+    engine: &EngineHandle,
+    transaction: &mut dyn FenceConnection,
+    asks: Asks<T>,
+    mut found: impl FnMut(&Lease, T) -> Result<(), LockError>,
+) -> Result<(), LockError> {
+    let mut checks = prepare(&leases, engine).await?;
     let Some(dialect) = dialect_of(&checks, transaction)? else {
         return Ok(());
     };
-    let verified = dialect.verify(transaction, &checks).await;
-    for (lease, remaining) in leases.iter().zip(answers_for(&leases, verified)?) {
-        if remaining.is_none() {
-            return Err(refused(lease, engine).await);
+    let mut again = Again::new(engine);
+    loop {
+        let answers = asks(dialect, transaction, &checks).await;
+        let answers = answers.map_err(|error| failed(leases[0], error))?;
+        let mut skipped = Vec::new();
+        for (lease, answer) in leases.into_iter().zip(answers) {
+            match answer {
+                Asked::Found(answer) => found(lease, answer)?,
+                Asked::Gone => return Err(refused(lease, engine).await),
+                Asked::Skipped => skipped.push(lease),
+            }
         }
-        lease.check()?;
+        let Some(first) = skipped.first() else {
+            return Ok(());
+        };
+        again.after_a_pause(first.key()).await?;
+        for lease in &skipped {
+            lease.check()?;
+            if is_held_elsewhere(lease, engine, again.left()).await == Some(false) {
+                return Err(refused(lease, engine).await);
+            }
+        }
+        checks.retain(|check| skipped.iter().any(|lease| lease.id() == check.lease_id));
+        leases = skipped;
     }
-    Ok(())
 }
 
-/// The answers for leases. An error names the first of them.
-fn answers_for<T>(leases: &[&Lease], answers: Result<Vec<T>, StoreError>) -> Result<Vec<T>, LockError> {
-    answers.map_err(|error| match leases {
-        [first, ..] => failed(first, error),
-        [] => LockError::store(error),
-    })
+/// When a statement is asked again that has skipped a row: for a while, and not often.
+struct Again<'e> {
+    engine: &'e EngineHandle,
+    since: Instant,
+    pause: Duration,
+}
+
+impl<'e> Again<'e> {
+    fn new(engine: &'e EngineHandle) -> Self {
+        let (since, pause) = (Instant::now(), Duration::from_millis(1));
+        Self { engine, since, pause }
+    }
+
+    fn left(&self) -> Duration {
+        STATEMENT_TIMEOUT.saturating_sub(self.since.elapsed())
+    }
+
+    async fn after_a_pause(&mut self, key: &Key) -> Result<(), LockError> {
+        if self.left().is_zero() {
+            return Err(not_answered(key));
+        }
+        self.engine.pause(self.pause).await;
+        self.pause = (self.pause * 2).min(Duration::from_millis(32));
+        Ok(())
+    }
 }
 
 /// From here on the locks leave this process through the store only, and the rows name the owners.
@@ -139,7 +199,8 @@ pub(crate) fn failed(lease: &Lease, error: StoreError) -> LockError {
 
 /// The reason why the transaction does not see the lease.
 async fn refused(lease: &Lease, engine: &EngineHandle) -> LockError {
-    if is_held_elsewhere(lease, engine).await {
+    // When the store cannot be asked, the transaction's answer stands.
+    if is_held_elsewhere(lease, engine, STORE_TIMEOUT).await == Some(true) {
         let error = StoreError::new(
             StoreErrorKind::Unsupported,
             "the transaction does not see this lease, but the lock's own database does: the transaction is on \
@@ -152,11 +213,9 @@ async fn refused(lease: &Lease, engine: &EngineHandle) -> LockError {
     lease.lost(lease.lost_reason().unwrap_or(LostReason::Gone))
 }
 
-/// Whether the manager's own connections see the lease that the transaction did not see. A plain read: the
-/// transaction may have locked the row.
-async fn is_held_elsewhere(lease: &Lease, engine: &EngineHandle) -> bool {
-    // When the store cannot be asked, the transaction's answer stands.
-    let row = committed_row(engine, lease.key(), STORE_TIMEOUT).await;
-    let row = row.unwrap_or_default();
-    row.is_some_and(|row| row.lease_id == lease.id() && row.is_held())
+/// Whether the manager's own connections see the lease that the transaction did not see, if they can be asked. A plain
+/// read: the transaction may have locked the row.
+async fn is_held_elsewhere(lease: &Lease, engine: &EngineHandle, limit: Duration) -> Option<bool> {
+    let row = committed_row(engine, lease.key(), limit).await.ok()?;
+    Some(row.is_some_and(|row| row.lease_id == lease.id() && row.is_held()))
 }

@@ -7,14 +7,16 @@ use std::time::Duration;
 use sqlx::{Connection as _, Transaction};
 use tokio::time::timeout;
 
+#[cfg(feature = "run_once")]
+use super::Again;
 use super::by_lease::{InTransaction, Mark};
-use super::{answers_for, check_of, dialect_of, failed, prepare, refused, verify};
+use super::{ask, check_of, failed, verify};
 use crate::Key;
 use crate::LockOptions;
 use crate::engine::{EngineHandle, Hold, Lease};
+use crate::store::fence::{self, Dialect, FenceConnection, PoolId, TransactionId};
 #[cfg(feature = "run_once")]
-use crate::store::fence::Completion;
-use crate::store::fence::{self, FenceConnection, PoolId, TransactionId};
+use crate::store::fence::{Asked, Completion};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::{LockError, LostReason};
 
@@ -160,20 +162,13 @@ async fn keep_leases<'l>(
         }
     }
     verify(others, engine, transaction).await?;
-    let leases: Vec<_> = closed.iter().map(|closed| closed.0).collect();
-    let checks = prepare(&leases, engine).await?;
-    let Some(dialect) = dialect_of(&checks, transaction)? else {
-        return Ok((closed, None));
-    };
-    let released = dialect.release(transaction, &checks).await;
+    let leases = closed.iter().map(|closed| closed.0).collect();
     let mut id = None;
-    for (lease, released) in leases.iter().zip(answers_for(&leases, released)?) {
-        if released.is_none() {
-            return Err(refused(lease, engine).await);
-        }
-        id = released;
-        lease.keep_in_transaction()?;
-    }
+    let released = |lease: &Lease, transaction| {
+        id = Some(transaction);
+        lease.keep_in_transaction()
+    };
+    ask(leases, engine, transaction, Dialect::release, released).await?;
     Ok((closed, id))
 }
 
@@ -187,15 +182,24 @@ pub(crate) async fn complete(
 ) -> Result<(), LockError> {
     let (closed, _) = keep_leases(std::iter::once(lease), engine, transaction).await?;
     let source = check_of(lease, engine)?.source;
-    let written = completion.write(transaction, source).await;
-    if written.map_err(|error| failed(lease, error))? {
-        // What would enter the lock from here on would stay when the transaction ends it.
-        closed.into_iter().for_each(std::mem::forget);
-        return Ok(());
+    let mut again = Again::new(engine);
+    loop {
+        let written = completion.write(transaction, source).await;
+        match written.map_err(|error| failed(lease, error))? {
+            Asked::Found(()) => break,
+            Asked::Skipped => again.after_a_pause(lease.key()).await?,
+            Asked::Gone => {
+                return Err(begin_anew(
+                    lease.key(),
+                    "the transaction does not see the record of this attempt: its snapshot is older than the attempt; \
+                     roll it back and begin it in the body, before anything is read",
+                ));
+            }
+        }
     }
-    let message = "the transaction does not see the record of this attempt: its snapshot is older than the attempt; roll \
-                   it back and begin it in the body, before anything is read";
-    Err(failed(lease, StoreError::new(StoreErrorKind::Conflict, message)))
+    // What would enter the lock from here on would stay when the transaction ends it.
+    closed.into_iter().for_each(std::mem::forget);
+    Ok(())
 }
 
 /// A lock that no other call may enter until this is dropped.

@@ -133,21 +133,19 @@ pub enum Database {
 pub(crate) trait Dialect: fmt::Debug + Send + Sync {
     fn database(&self) -> Database;
 
-    /// The time left of each lease, `None` when it is gone. Until the transaction ends, nobody else can take the
-    /// locks over.
+    /// The time left of each lease. Until the transaction ends, nobody else can take the locks over.
     fn verify<'a>(
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Option<Duration>>, StoreError>>;
+    ) -> StoreFuture<'a, Result<Vec<Asked<Duration>>, StoreError>>;
 
-    /// Frees the rows in the transaction: `None` for a lease that is gone. Others acquire the keys when it
-    /// commits.
+    /// Frees the rows in the transaction. Others acquire the keys when it commits.
     fn release<'a>(
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Option<TransactionId>>, StoreError>>;
+    ) -> StoreFuture<'a, Result<Vec<Asked<TransactionId>>, StoreError>>;
 
     /// Whether a transaction that its caller has begun can [take](Self::take) a key, and not only one of our own.
     fn takes_in_theirs(&self) -> bool {
@@ -198,6 +196,14 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
     /// [`Completion`].
     #[cfg(feature = "run_once")]
     fn complete(&self, records: &str) -> String;
+
+    /// A plain read that returns a row if the transaction sees the attempt, with the first three of these parameters:
+    /// then [`complete`](Self::complete) has skipped a row that others have locked. `None` where it waits.
+    #[cfg(feature = "run_once")]
+    fn sees_attempt(&self, records: &str) -> Option<String> {
+        let _ = records;
+        None
+    }
 
     /// Classifies the error of a statement.
     fn failed(&self, error: DriverError) -> StoreError;
@@ -259,6 +265,19 @@ impl ByLease {
 /// What tells a transaction from those that come after it on its connection, for [`Dialect::commit`]: empty where
 /// that needs nothing.
 pub(crate) type TransactionId = String;
+
+/// What a statement in the transaction finds of a lease. It waits for no row that others have locked: the limit of the
+/// user's session could end that, on MySQL with the whole transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Asked<T> {
+    /// The lease, and the transaction has its row locked now.
+    Found(T),
+    /// Another lease, or none.
+    Gone,
+    /// Others have the row locked. On MySQL there may be no row, too.
+    #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
+    Skipped,
+}
 
 /// The lease that a fence check looks for.
 #[derive(Debug, Clone, Copy)]
@@ -322,13 +341,13 @@ pub(crate) struct Completion<'a> {
 
 #[cfg(feature = "run_once")]
 impl Completion<'_> {
-    /// Writes it: false when the transaction does not see the attempt. The parameters are `$1` the key, `$2` the
-    /// token, `$3` the attempts, `$4` the result, `$5` for how many µs it is remembered.
+    /// Writes it, unless the transaction does not see the attempt, or others have its row locked. The parameters are `$1`
+    /// the key, `$2` the token, `$3` the attempts, `$4` the result, `$5` for how many µs it is remembered.
     pub(crate) async fn write(
         &self,
         connection: &mut dyn FenceConnection,
         source: &FenceSource,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<Asked<()>, StoreError> {
         let values = [
             self.key.as_str().to_owned(),
             self.fence_token.to_string(),
@@ -337,7 +356,18 @@ impl Completion<'_> {
             super::clock::micros(self.keep).to_string(),
         ];
         let sql = source.dialect.complete(&source.record_table);
-        source.writes(connection, &sql, values).await
+        if source.writes(connection, &sql, values.clone()).await? {
+            return Ok(Asked::Found(()));
+        }
+        let Some(sees) = source.dialect.sees_attempt(&source.record_table) else {
+            return Ok(Asked::Gone);
+        };
+        let attempts = source.query(connection, &sees, &values[..3]).await?;
+        Ok(if attempts.is_empty() {
+            Asked::Gone
+        } else {
+            Asked::Skipped
+        })
     }
 }
 

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use dblock::store::StoreErrorKind;
-use dblock::{LockError, current};
+use dblock::{LockError, LockGuard, current};
+use dblock_tests::backend::Kind;
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
 use sqlx::Connection;
+use tokio::time::timeout;
 
 use crate::{LONG, RENEWED, long, patient};
 
@@ -16,7 +18,12 @@ on_every_store!(databases:
     a_takeover_waits_for_the_commit,
     renewals_survive_a_transaction_longer_than_a_third_of_the_ttl,
 );
-on_every_store!(servers: a_transaction_of_another_database_is_refused);
+on_every_store!(servers:
+    a_transaction_of_another_database_is_refused,
+    a_row_that_others_have_locked_is_asked_for_again,
+    a_row_that_stays_locked_is_no_loss,
+    a_lease_that_is_over_is_lost_at_once_though_its_row_is_locked,
+);
 on_every_store!(sqlite:
     acquiring_while_a_transaction_writes_names_the_cause,
     a_transaction_on_another_file_loses_nothing,
@@ -104,6 +111,84 @@ async fn renewals_survive_a_transaction_longer_than_a_third_of_the_ttl(backend: 
         .await;
     assert!(!guard.is_lost());
     guard.release().await.unwrap();
+}
+
+/// A transaction that has the rows locked.
+async fn locked(backend: &Backend) -> Transaction {
+    let mut other = Transaction::begin(backend).await;
+    let lock = format!("SELECT lock_key FROM {} FOR UPDATE", backend.table);
+    other.execute(lock).await;
+    other
+}
+
+/// A transaction that waits for no lock longer than a second.
+async fn impatient(backend: &Backend) -> Transaction {
+    let mut transaction = Transaction::begin(backend).await;
+    let limit = match backend.kind() {
+        Kind::MySql => "SET SESSION innodb_lock_wait_timeout = 1",
+        _ => "SET LOCAL lock_timeout = '1s'",
+    };
+    transaction.execute(limit.to_owned()).await;
+    transaction
+}
+
+async fn asks(releases: bool, guard: LockGuard, transaction: &mut Transaction) -> Result<(), LockError> {
+    if releases {
+        return transaction.release(guard).await;
+    }
+    transaction.verify(&guard).await
+}
+
+/// The limit of the session would end the statement, on MySQL perhaps with the whole transaction.
+async fn a_row_that_others_have_locked_is_asked_for_again(backend: Backend) {
+    let locks = backend.manager().await;
+    for releases in [false, true] {
+        let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
+        let mut transaction = impatient(&backend).await;
+        let other = locked(&backend).await;
+        let start = backend.the_row("key").await.now;
+        let ends = async {
+            backend
+                .until("key", LONG, |row| row.now > start + 1_500_000)
+                .await;
+            other.rollback().await;
+        };
+        let (asked, ()) = tokio::join!(asks(releases, guard, &mut transaction), ends);
+        asked.unwrap();
+        transaction.commit().await;
+    }
+}
+
+async fn a_row_that_stays_locked_is_no_loss(backend: Backend) {
+    let locks = backend.manager().await;
+    let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
+    let mut transaction = Transaction::begin(&backend).await;
+    let other = locked(&backend).await;
+    let refused = timeout(LONG, transaction.verify(&guard))
+        .await
+        .unwrap()
+        .unwrap_err();
+    assert!(refused.is_store() && refused.is_retryable(), "{refused:?}");
+    assert!(!guard.is_lost());
+    other.rollback().await;
+    transaction.verify(&guard).await.unwrap();
+    transaction.release(guard).await.unwrap();
+    transaction.commit().await;
+}
+
+async fn a_lease_that_is_over_is_lost_at_once_though_its_row_is_locked(backend: Backend) {
+    let (locks, operator) = (backend.manager().await, backend.manager().await);
+    for releases in [false, true] {
+        let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
+        operator.admin().force_release("key").await.unwrap();
+        let other = locked(&backend).await;
+        let mut transaction = Transaction::begin(&backend).await;
+        let asks = asks(releases, guard, &mut transaction);
+        let lost = timeout(LONG, asks).await.unwrap().unwrap_err();
+        assert!(lost.is_lost(), "{lost:?}");
+        transaction.rollback().await;
+        other.rollback().await;
+    }
 }
 
 async fn a_transaction_of_another_database_is_refused(backend: Backend) {

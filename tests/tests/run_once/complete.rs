@@ -1,12 +1,15 @@
 //! Runs that are completed in a transaction of the application's.
 
+use std::time::Duration;
+
 use dblock::store::RecordState;
 use dblock::{LockError, OnCrash, Once, Run, RunError, inherit};
-use dblock_tests::backend::Place;
+use dblock_tests::backend::{Kind, Place};
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
+use tokio::time::timeout;
 
-use crate::{Effects, KEY, PayError, pay, reason, record, run, state};
+use crate::{Effects, KEY, LONG, PayError, pay, reason, record, run, state};
 
 on_every_store!(databases:
     the_commit_makes_work_record_and_release_stand,
@@ -21,6 +24,7 @@ on_every_store!(databases:
     a_second_completion_does_not_open_the_lock,
 );
 on_every_store!(databases: a_paused_attempt_cannot_complete);
+on_every_store!(servers: a_record_that_others_have_locked_is_asked_for_again);
 
 /// Creates the table that the work is done in.
 pub(crate) async fn with_work(backend: &Backend) {
@@ -99,6 +103,52 @@ async fn the_commit_makes_work_record_and_release_stand(backend: Backend) {
         Once::Replayed(7)
     );
     drop_work(&backend).await;
+}
+
+/// The limit of the session would end the statement, on MySQL perhaps with the whole transaction.
+async fn a_record_that_others_have_locked_is_asked_for_again(backend: Backend) {
+    let locks = backend.manager().await;
+    let limit = match backend.kind() {
+        Kind::MySql => "SET SESSION innodb_lock_wait_timeout = 1",
+        _ => "SET LOCAL lock_timeout = '1s'",
+    };
+    let locked = async || {
+        let mut other = Transaction::begin(&backend).await;
+        let lock = format!("SELECT state FROM {}_record FOR UPDATE", backend.table);
+        other.execute(lock).await;
+        other
+    };
+    let body = async |run: Run| {
+        let mut transaction = Transaction::begin(&backend).await;
+        transaction.execute(limit.to_owned()).await;
+        let other = locked().await;
+        let refused = timeout(LONG, transaction.complete(&run, &7)).await.unwrap();
+        let refused = refused.unwrap_err();
+        assert!(refused.is_store() && refused.is_retryable(), "{refused:?}");
+        transaction.rollback().await;
+        other.rollback().await;
+        Err::<u32, _>(PayError::from(refused))
+    };
+    locks
+        .run_once(KEY, run(OnCrash::CompleteIn), body)
+        .await
+        .unwrap_err();
+
+    let body = async |run: Run| {
+        let mut transaction = Transaction::begin(&backend).await;
+        transaction.execute(limit.to_owned()).await;
+        let other = locked().await;
+        let ends = async {
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            other.rollback().await;
+        };
+        let (completed, ()) = tokio::join!(transaction.complete(&run, &7), ends);
+        completed?;
+        transaction.commit().await;
+        Ok::<_, PayError>(7)
+    };
+    let ran = locks.run_once(KEY, run(OnCrash::CompleteIn), body).await.unwrap();
+    assert_eq!(ran, Once::Ran(7));
 }
 
 async fn a_rollback_leaves_nothing_and_fails_the_run(backend: Backend) {

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use dblock::LockManager;
-use dblock::store::{Acquire, Outcome, StoreErrorKind};
+use dblock::store::{Outcome, StoreErrorKind};
 use sqlx::{Connection as _, MySqlPool};
 use uuid::Uuid;
 
 use crate::place::Place;
-use crate::{TTL, acquire, asking, extend, key, kind, one, release, run, token};
+use crate::{TTL, acquire, extend, key, kind, one, release, run, token};
 
 #[tokio::test]
 async fn the_fence_check_is_right_in_any_session() {
@@ -58,31 +58,6 @@ async fn the_fence_check_is_right_in_any_session() {
             .unwrap(),
         None
     );
-}
-
-#[tokio::test]
-async fn a_fence_check_that_waited_for_the_row_does_not_see_an_expired_lease_as_held() {
-    let Some(place) = Place::migrated().await else {
-        return;
-    };
-    let store = place.store();
-    let request = asking("k", Acquire::new(Uuid::now_v7(), Duration::from_secs(1), "test"));
-    let token = token(&one(&store, request.clone()).await);
-    let mut blocker = place.connection().await;
-    run(
-        &mut blocker,
-        &format!("BEGIN; SELECT 1 FROM {} FOR UPDATE", place.table),
-    )
-    .await;
-    let mut user = place.connection().await;
-    let check = store.verify_on(&mut user, &request.key, request.lease_id, token);
-    // The server itself waits until the lease is over.
-    let free = async {
-        run(&mut blocker, "DO SLEEP(1.1)").await;
-        run(&mut blocker, "COMMIT").await;
-    };
-    let (left, ()) = tokio::join!(check, free);
-    assert_eq!(left.unwrap(), None);
 }
 
 #[tokio::test]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use super::{Dialect, FenceCheck, FenceConnection, FenceStatement};
+use super::{Asked, Dialect, FenceCheck, FenceConnection, FenceStatement};
 use crate::Key;
 use crate::store::{Store, StoreError, StoreErrorKind};
 
@@ -201,7 +201,10 @@ impl FenceSource {
             lease_id,
             fence_token,
         };
-        let left = self.dialect.verify(connection, &[check]).await?;
-        Ok(left.into_iter().next().flatten())
+        let asked = self.dialect.verify(connection, &[check]).await?;
+        Ok(asked.into_iter().find_map(|asked| match asked {
+            Asked::Found(left) => Some(left),
+            _ => None,
+        }))
     }
 }

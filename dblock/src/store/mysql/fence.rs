@@ -1,14 +1,14 @@
 //! The fence check in a user's transaction.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use dblock_core::store::rules::Took;
 
 use super::{error, sql};
 use crate::store::fence::take::took;
 use crate::store::fence::{
-    Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease, Take, Taken,
-    TransactionId, time_left, unreadable,
+    Asked, Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease, Take,
+    Taken, TransactionId, time_left, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -33,12 +33,11 @@ impl Dialect for MySql {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Option<Duration>>, StoreError>> {
+    ) -> StoreFuture<'a, Result<Vec<Asked<Duration>>, StoreError>> {
         Box::pin(async move {
             let mut left = Vec::with_capacity(checks.len());
             for check in checks {
-                // MariaDB has no FOR SHARE.
-                left.push(lock(connection, check, "LOCK IN SHARE MODE").await?);
+                left.push(lock(connection, check, sql::FOR_SHARE).await?);
             }
             Ok(left)
         })
@@ -48,12 +47,11 @@ impl Dialect for MySql {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Option<TransactionId>>, StoreError>> {
+    ) -> StoreFuture<'a, Result<Vec<Asked<TransactionId>>, StoreError>> {
         Box::pin(async move {
             let mut released = Vec::with_capacity(checks.len());
             for check in checks {
-                let released_here = release(connection, check).await?;
-                released.push(released_here.then(TransactionId::new));
+                released.push(release(connection, check).await?);
             }
             Ok(released)
         })
@@ -130,6 +128,11 @@ impl Dialect for MySql {
         sql::complete_in(records)
     }
 
+    #[cfg(feature = "run_once")]
+    fn sees_attempt(&self, records: &str) -> Option<String> {
+        Some(sql::sees_attempt(records))
+    }
+
     fn failed(&self, error: DriverError) -> StoreError {
         error::of_fence_check(error)
     }
@@ -174,45 +177,41 @@ fn taken(answer: &str, session: Option<String>) -> Result<Took<Taken>, StoreErro
     })
 }
 
-async fn release(connection: &mut dyn FenceConnection, check: &FenceCheck<'_>) -> Result<bool, StoreError> {
-    if lock(connection, check, "FOR UPDATE").await?.is_none() {
-        return Ok(false);
+async fn release(
+    connection: &mut dyn FenceConnection,
+    check: &FenceCheck<'_>,
+) -> Result<Asked<TransactionId>, StoreError> {
+    match lock(connection, check, "FOR UPDATE").await? {
+        Asked::Found(_) => {}
+        Asked::Gone => return Ok(Asked::Gone),
+        Asked::Skipped => return Ok(Asked::Skipped),
     }
     let sql = sql::release_in(&check.source.table);
-    check.source.writes(connection, &sql, check.values()).await
+    let written = check.source.writes(connection, &sql, check.values()).await?;
+    Ok(if written {
+        Asked::Found(TransactionId::new())
+    } else {
+        Asked::Gone
+    })
 }
 
 /// The time left of the lease, whose row is locked by `how` from here on.
-///
-/// The statement reads the clock when it starts, and may then wait for the row. So the time that it took
-/// counts as passed, and where too little is left then, it is asked again, on a row that is locked already.
 async fn lock(
     connection: &mut dyn FenceConnection,
     check: &FenceCheck<'_>,
     how: &str,
-) -> Result<Option<Duration>, StoreError> {
-    let asked = Instant::now();
-    match ask(connection, check, how).await? {
-        Some(left) if left <= asked.elapsed() => ask(connection, check, how).await,
-        answer => Ok(answer),
-    }
-}
-
-async fn ask(
-    connection: &mut dyn FenceConnection,
-    check: &FenceCheck<'_>,
-    how: &str,
-) -> Result<Option<Duration>, StoreError> {
+) -> Result<Asked<Duration>, StoreError> {
     let row = check
         .row(connection, &sql::verify(&check.source.table, how))
         .await?;
     match row.as_deref() {
-        None | Some(sql::GONE) => Ok(None),
+        None => Ok(Asked::Skipped),
+        Some(sql::GONE) => Ok(Asked::Gone),
         Some(sql::STALE_SNAPSHOT) => Err(StoreError::new(
             StoreErrorKind::Conflict,
             "the transaction's snapshot is older than the lock: roll it back and begin it anew inside the lock, \
              before anything is read",
         )),
-        Some(left) => time_left(left).map(Some),
+        Some(left) => time_left(left).map(Asked::Found),
     }
 }

@@ -212,9 +212,12 @@ pub(super) const STALE_SNAPSHOT: &str = "stale snapshot";
 const LEASE: &str = "UNHEX($2)";
 const TOKEN: &str = "CAST($3 AS SIGNED)";
 
+/// A lock of [`verify`]: MariaDB has no FOR SHARE, and MySQL no LOCK IN SHARE MODE that skips.
+pub(super) const FOR_SHARE: &str = "/*M!100300 LOCK IN SHARE MODE*//*!80000 FOR SHARE*/";
+
 /// `$1` key, `$2` lease, `$3` token, as text. Locks the row by `lock`, and returns what is left of the lease,
-/// [`GONE`] or [`STALE_SNAPSHOT`]; nothing where there is no row. The clock is that of the statement's start,
-/// and does not depend on the session's time zone.
+/// [`GONE`] or [`STALE_SNAPSHOT`]; nothing where there is no row, or others have it locked. The clock is that of the
+/// statement's start, and does not depend on the session's time zone.
 ///
 /// A locking read sees the newest row, but the user's plain reads see the transaction's snapshot. So a plain
 /// read reads the token too (the lock does not reach into the nested query). A snapshot with another token is
@@ -226,7 +229,7 @@ pub(super) fn verify(table: &str, lock: &str) -> String {
          WHEN (SELECT seen.fence_token FROM {table} seen WHERE seen.lock_key = $1) <=> {TOKEN} \
              THEN CAST(expire_at - {CLOCK} AS CHAR) \
          ELSE '{STALE_SNAPSHOT}' END \
-         FROM {table} WHERE lock_key = $1 {lock}"
+         FROM {table} WHERE lock_key = $1 {lock} SKIP LOCKED"
     )
 }
 
@@ -288,15 +291,28 @@ pub(super) fn take(table: &str) -> String {
 /// `$1` the [name](super::session::Session::name) of a session. Returns 1 if it is on this server, or 0.
 pub(super) const IS_HERE: &str = "SELECT CAST(IS_USED_LOCK($1) IS NOT NULL AS CHAR)";
 
-/// The success of an attempt. `$1` key, `$2` token, `$3` attempts, `$4` result, `$5` keep, as text.
+/// The attempt of `$2` token, `$3` attempts, as text.
+#[cfg(feature = "run_once")]
+const ATTEMPT: &str =
+    "state = 'processing' AND fence_token = CAST($2 AS SIGNED) AND attempts = CAST($3 AS SIGNED)";
+
+/// The success of an attempt. `$1` key, `$2` token, `$3` attempts, `$4` result, `$5` keep, as text. A row that others have
+/// locked is not written. LIMIT keeps the table within from being merged with the one that is written.
 #[cfg(feature = "run_once")]
 pub(super) fn complete_in(records: &str) -> String {
     format!(
-        "UPDATE {records} SET state = 'succeeded', result = $4, error = NULL, finished_at = {CLOCK}, \
+        "UPDATE (SELECT record_key AS locked_key FROM {records} WHERE record_key = $1 LIMIT 1 FOR UPDATE SKIP LOCKED) locked \
+             STRAIGHT_JOIN {records} written FORCE INDEX (PRIMARY) ON record_key = locked_key \
+         SET state = 'succeeded', result = $4, error = NULL, finished_at = {CLOCK}, \
              keep_until = {CLOCK} + CAST($5 AS SIGNED) \
-         WHERE record_key = $1 AND state = 'processing' AND fence_token = CAST($2 AS SIGNED) \
-             AND attempts = CAST($3 AS SIGNED)"
+         WHERE {ATTEMPT}"
     )
+}
+
+/// `$1` key, `$2` token, `$3` attempts, as text.
+#[cfg(feature = "run_once")]
+pub(super) fn sees_attempt(records: &str) -> String {
+    format!("SELECT state FROM {records} WHERE record_key = $1 AND {ATTEMPT}")
 }
 
 /// The keys for `IN (…)`; empty if there are none.

@@ -5,10 +5,10 @@ use std::time::Duration;
 use dblock_core::store::rules::Took;
 
 use super::{error, sql};
-use crate::store::fence::take::took;
+use crate::store::fence::take::{SKIPPED, took};
 use crate::store::fence::{
-    ByLease, Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease, Take,
-    Taken, TransactionId, time_left, unreadable,
+    Asked, ByLease, Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease,
+    Take, Taken, TransactionId, time_left, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -32,10 +32,14 @@ impl Dialect for Postgres {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Option<Duration>>, StoreError>> {
+    ) -> StoreFuture<'a, Result<Vec<Asked<Duration>>, StoreError>> {
         Box::pin(async move {
             let answers = ask(connection, checks, sql::verify).await?;
-            let left = |answer: Option<String>| answer.as_deref().map(time_left).transpose();
+            let left = |answer: Option<String>| match answer.as_deref() {
+                None => Ok(Asked::Gone),
+                Some(SKIPPED) => Ok(Asked::Skipped),
+                Some(left) => time_left(left).map(Asked::Found),
+            };
             answers.into_iter().map(left).collect()
         })
     }
@@ -49,22 +53,25 @@ impl Dialect for Postgres {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Option<TransactionId>>, StoreError>> {
+    ) -> StoreFuture<'a, Result<Vec<Asked<TransactionId>>, StoreError>> {
         Box::pin(async move {
             let answers = ask(connection, checks, sql::release_in).await?;
-            if answers.contains(&None) {
-                // A lease is gone, or newer than the snapshot, which is an error of the check.
-                self.verify(connection, checks).await?;
-            }
-            let released = |answer: Option<String>| match answer {
-                None => Ok(None),
+            let why = if answers.contains(&None) {
+                // A lease is gone, or was skipped, or is newer than the snapshot, which is an error of the check.
+                self.verify(connection, checks).await?
+            } else {
+                Vec::new()
+            };
+            let released = |(at, answer): (usize, Option<String>)| match answer {
+                None if why[at] == Asked::Gone => Ok(Asked::Gone),
+                None => Ok(Asked::Skipped),
                 Some(answer) if answer == sql::BELOW_SAVEPOINT => Err(below_savepoint("release it")),
                 Some(answer) => match answer.strip_prefix(sql::RELEASED_WHOLE) {
-                    Some(id) => Ok(Some(id.to_owned())),
+                    Some(id) => Ok(Asked::Found(id.to_owned())),
                     None => Err(unreadable(&answer)),
                 },
             };
-            answers.into_iter().map(released).collect()
+            answers.into_iter().enumerate().map(released).collect()
         })
     }
 
@@ -84,6 +91,11 @@ impl Dialect for Postgres {
     #[cfg(feature = "run_once")]
     fn complete(&self, records: &str) -> String {
         sql::complete_in(records)
+    }
+
+    #[cfg(feature = "run_once")]
+    fn sees_attempt(&self, records: &str) -> Option<String> {
+        Some(sql::sees_attempt(records))
     }
 
     fn failed(&self, error: DriverError) -> StoreError {

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::{error, sql};
 use crate::store::fence::{
-    Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, TransactionId, time_left,
+    Asked, Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, TransactionId,
+    time_left,
 };
 use crate::store::{StoreError, StoreFuture};
 
@@ -25,12 +26,15 @@ impl Dialect for Sqlite {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Option<Duration>>, StoreError>> {
+    ) -> StoreFuture<'a, Result<Vec<Asked<Duration>>, StoreError>> {
         Box::pin(async move {
             let mut left = Vec::with_capacity(checks.len());
             for check in checks {
                 let answer = check.row(connection, &sql::verify(&check.source.table)).await?;
-                left.push(answer.as_deref().map(time_left).transpose()?);
+                left.push(match answer {
+                    Some(answer) => Asked::Found(time_left(&answer)?),
+                    None => Asked::Gone,
+                });
             }
             Ok(left)
         })
@@ -40,13 +44,17 @@ impl Dialect for Sqlite {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Option<TransactionId>>, StoreError>> {
+    ) -> StoreFuture<'a, Result<Vec<Asked<TransactionId>>, StoreError>> {
         Box::pin(async move {
             let mut released = Vec::with_capacity(checks.len());
             for check in checks {
                 let sql = sql::release_in(&check.source.table);
                 let written = check.source.writes(connection, &sql, check.values()).await?;
-                released.push(written.then(TransactionId::new));
+                released.push(if written {
+                    Asked::Found(TransactionId::new())
+                } else {
+                    Asked::Gone
+                });
             }
             Ok(released)
         })

@@ -282,14 +282,34 @@ SELECT rows, last, (SELECT count(*) FROM gone) FROM seen"
 }
 
 /// The success of an attempt, in a user's session. `$1` key, `$2` token, `$3` attempts, `$4` result, `$5`
-/// keep, as text.
+/// keep, as text. A row that others have locked is not written.
 #[cfg(feature = "run_once")]
 pub(in super::super) fn complete_in(records: &str) -> String {
     let [eq, plus] = ["=", "+"].map(operator);
+    let attempt = attempt();
     format!(
-        "UPDATE {records} SET state = 'succeeded', result = $4::pg_catalog.text, error = NULL, finished_at = {NOW},
+        "WITH locked AS MATERIALIZED (
+    SELECT ctid AS place FROM {records} WHERE record_key {eq} $1::pg_catalog.text FOR UPDATE SKIP LOCKED
+)
+UPDATE {records} t SET state = 'succeeded', result = $4::pg_catalog.text, error = NULL, finished_at = {NOW},
     keep_until = {NOW} {plus} $5::pg_catalog.text::bigint
-WHERE record_key {eq} $1::pg_catalog.text AND state {eq} 'processing'
-    AND fence_token {eq} $2::pg_catalog.text::bigint AND attempts {eq} $3::pg_catalog.text::integer"
+FROM locked WHERE t.ctid {eq} locked.place AND {attempt}"
+    )
+}
+
+/// `$1` key, `$2` token, `$3` attempts, as text.
+#[cfg(feature = "run_once")]
+pub(in super::super) fn sees_attempt(records: &str) -> String {
+    let (eq, attempt) = (operator("="), attempt());
+    format!("SELECT state FROM {records} WHERE record_key {eq} $1::pg_catalog.text AND {attempt}")
+}
+
+/// The attempt of `$2` token, `$3` attempts, as text.
+#[cfg(feature = "run_once")]
+fn attempt() -> String {
+    let eq = operator("=");
+    format!(
+        "state {eq} 'processing' AND fence_token {eq} $2::pg_catalog.text::bigint
+    AND attempts {eq} $3::pg_catalog.text::integer"
     )
 }

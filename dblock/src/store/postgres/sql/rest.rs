@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{NO_SUCCESSOR, NOW, Notify, open, tell_freed};
+use crate::store::fence::take::SKIPPED;
 use crate::store::sql_row::{COLUMNS, NOT_SHARED, shared_if_there};
 
 /// Parameters: the keys. Behind the clock is the table's [`identity`].
@@ -144,8 +145,8 @@ pub(in super::super) const RELEASED_WHOLE: &str = "released ";
 pub(in super::super) const BELOW_SAVEPOINT: &str = "below a savepoint";
 
 /// `$1` key, `$2` lease, `$3` token, as text, and so on for `count` keys. Returns for each lease that is
-/// still held its number, a space, and what is left of it. It may wait for the rows, so the clock is read
-/// after that. The limit applies to the transaction from then on, unless it has a lower one.
+/// still held its number, a space, and what is left of it, or [`SKIPPED`]. The limit applies to the
+/// transaction from then on, unless it has a lower one.
 pub(in super::super) fn verify(table: &str, idle_limit: Option<Duration>, count: usize) -> String {
     let [eq, gt, minus] = ["=", ">", "-"].map(operator);
     let (limited, snapshot) = (limit_idling(idle_limit), snapshot());
@@ -154,7 +155,7 @@ pub(in super::super) fn verify(table: &str, idle_limit: Option<Duration>, count:
         format!(
             "SELECT pg_catalog.concat('{at} ', answer) FROM (
 WITH locked AS MATERIALIZED (
-    SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table} WHERE lock_key {eq} {key} FOR SHARE
+    SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table} WHERE lock_key {eq} {key} FOR SHARE SKIP LOCKED
 ), timed AS MATERIALIZED (
     SELECT *, {NOW} AS now FROM locked
 )
@@ -162,7 +163,10 @@ WITH locked AS MATERIALIZED (
 SELECT pg_catalog.concat(expire_at {minus} now, pg_catalog.left({limited}, 0)) FROM timed
 WHERE lease_id {eq} {lease} AND fence_token {eq} {token} AND reentrant_count {gt} 0 AND expire_at {gt} now
 UNION ALL
-SELECT '{NOT_IN_SNAPSHOT}' WHERE NOT EXISTS (SELECT FROM timed) AND {snapshot}
+SELECT CASE WHEN held THEN '{SKIPPED}' ELSE '{NOT_IN_SNAPSHOT}' END FROM (
+    SELECT (SELECT lease_id {eq} {lease} AND fence_token {eq} {token} AND reentrant_count {gt} 0 AND expire_at {gt} {NOW}
+        FROM {table} WHERE lock_key {eq} {key}) AS held OFFSET 0
+) seen WHERE NOT EXISTS (SELECT FROM timed) AND coalesce(held, {snapshot})
 ) AS part(answer)"
         )
     });
@@ -188,7 +192,7 @@ FROM {table} WHERE lock_key {eq} $1::pg_catalog.text AND lease_id {eq} $2::pg_ca
 }
 
 /// Parameters and answers: as [`verify`]. Frees the rows, and answers nothing for a lease that it does not
-/// find. The commit wakes those that waited before. A caller that comes while a row is locked cannot write that
+/// find, or whose row others have locked. The commit wakes those that waited before. A caller that comes while a row is locked cannot write that
 /// it waits, and polls. To wake such callers too, every transaction would have to notify, and commits that
 /// notify wait for one another.
 pub(in super::super) fn release_in(table: &str, idle_limit: Option<Duration>, count: usize) -> String {
@@ -201,11 +205,15 @@ pub(in super::super) fn release_in(table: &str, idle_limit: Option<Duration>, co
     });
     let asked = asked.collect::<Vec<_>>().join(", ");
     format!(
-        "UPDATE {table} t SET reentrant_count = 0, {NO_SUCCESSOR}
-FROM (VALUES {asked}) AS asked(at, lock_key, lease_id, fence_token)
-WHERE t.lock_key {eq} asked.lock_key AND t.lease_id {eq} asked.lease_id AND t.fence_token {eq} asked.fence_token
-    AND t.reentrant_count {gt} 0 AND t.expire_at {gt} {NOW}
-RETURNING pg_catalog.concat(asked.at, CASE WHEN t.xmin {eq} pg_catalog.pg_current_xact_id()::pg_catalog.xid
+        "WITH locked AS MATERIALIZED (
+    SELECT t.ctid AS place, asked.at FROM (VALUES {asked}) AS asked(at, lock_key, lease_id, fence_token), {table} t
+    WHERE t.lock_key {eq} asked.lock_key AND t.lease_id {eq} asked.lease_id AND t.fence_token {eq} asked.fence_token
+        AND t.reentrant_count {gt} 0
+    FOR UPDATE OF t SKIP LOCKED
+)
+UPDATE {table} t SET reentrant_count = 0, {NO_SUCCESSOR}
+FROM locked WHERE t.ctid {eq} locked.place AND t.expire_at {gt} {NOW}
+RETURNING pg_catalog.concat(locked.at, CASE WHEN t.xmin {eq} pg_catalog.pg_current_xact_id()::pg_catalog.xid
     THEN pg_catalog.concat(' {RELEASED_WHOLE}', pg_catalog.pg_current_xact_id()) ELSE ' {BELOW_SAVEPOINT}' END), {tell}, {limited}"
     )
 }
