@@ -128,7 +128,11 @@ impl<'e> Again<'e> {
 
     async fn after_a_pause(&mut self, key: &Key) -> Result<(), LockError> {
         if self.left().is_zero() {
-            return Err(not_answered(key));
+            return Err(begin_anew(
+                key,
+                "others keep its row locked, unless the transaction is on another server than the lock: roll it back and \
+                 begin it anew",
+            ));
         }
         self.engine.pause(self.pause).await;
         self.pause = (self.pause * 2).min(Duration::from_millis(32));
