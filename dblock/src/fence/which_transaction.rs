@@ -90,6 +90,10 @@ pub(crate) async fn is_kept_by(
     let Some(source) = engine.fence_source(key) else {
         return Ok(false);
     };
+    // To ask would lock the row, which others may have by now.
+    if left.kept == Kept::Key && !source.dialect.takes_in_theirs() {
+        return Ok(false);
+    }
     let check = FenceCheck {
         source,
         key,

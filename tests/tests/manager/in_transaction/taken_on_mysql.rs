@@ -1,13 +1,20 @@
 //! What is special to keys that transactions take on MySQL and MariaDB.
 
+use std::future::pending;
+use std::time::Duration;
+
 use dblock::store::StoreErrorKind;
 use dblock::{LockManager, begin, current, distributed_lock};
+use dblock_conformance::Fixture as _;
 use dblock_servers::Server;
 use dblock_tests::backend::{Place, eventually};
+use dblock_tests::faulty_store::{Fault, FaultyStore};
 use dblock_tests::line::{self, Line};
 use dblock_tests::{Backend, on_every_store, own_server};
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Executor as _, MySql, MySqlPool, Transaction};
+use tokio::sync::oneshot;
+use tokio::time::sleep;
 
 use super::taken::enters;
 use super::{Failure, execute, is_free};
@@ -18,6 +25,7 @@ on_every_store!(mysql:
     a_transaction_of_the_callers_gets_a_lease,
     the_sessions_settings_decide_how,
     a_pool_of_another_schema_takes_the_same_key,
+    a_key_that_was_left_is_that_of_no_caller,
 );
 
 fn pool(backend: &Backend) -> &MySqlPool {
@@ -94,6 +102,38 @@ async fn the_sessions_settings_decide_how(backend: Backend) {
         assert_eq!(takes(&locks, &theirs, &backend).await, takes_it, "{settings}");
         theirs.close().await;
     }
+}
+
+/// To ask whether it is would lock the row, which others have by now.
+async fn a_key_that_was_left_is_that_of_no_caller(backend: Backend) {
+    let store = FaultyStore::over(backend.store().await);
+    let (locks, other) = (store.manager(), backend.manager().await);
+    is_free(&locks).await;
+    let (inside, is_inside) = oneshot::channel();
+    let options = patient();
+    let call = locks
+        .lock("key")
+        .options(&options)
+        .transaction(pool(&backend), async |_| {
+            inside.send(()).unwrap();
+            pending::<Result<(), Failure>>().await
+        });
+    tokio::select! {
+        ended = call => panic!("{ended:?}"),
+        told = is_inside => told.unwrap(),
+    }
+    store.down(&Fault::Fail(StoreErrorKind::Unreachable));
+    let holds = other.lock("key").options(&patient()).acquire().await.unwrap();
+    let token = holds.fence_token();
+    let mut tx = begin(pool(&backend)).await.unwrap();
+    let releases = async {
+        sleep(Duration::from_millis(300)).await;
+        store.heal();
+        holds.release().await.unwrap();
+    };
+    let (entered, ()) = tokio::join!(token_in(&locks, &mut tx), releases);
+    assert!(entered.unwrap() > token);
+    tx.commit().await.unwrap();
 }
 
 /// The statements name the database. One of the same name there is not touched.
