@@ -30,6 +30,7 @@ on_every_store!(servers:
 on_every_store!(postgres:
     another_schema_is_refused,
     a_take_below_a_savepoint_is_refused,
+    a_row_that_is_locked_and_not_taken_has_the_idle_limit,
     an_old_snapshot_takes_nothing,
     a_row_that_was_made_in_advance_outlives_a_purge,
 );
@@ -234,6 +235,27 @@ async fn a_take_below_a_savepoint_is_refused(backend: Backend) {
     assert_eq!(refused.kind(), StoreErrorKind::Unsupported);
     tx.rollback().await.unwrap();
     is_free(&other).await;
+}
+
+/// The host may vanish before it ends the transaction, which keeps the holder from its renewals.
+async fn a_row_that_is_locked_and_not_taken_has_the_idle_limit(backend: Backend) {
+    let locks = backend.manager().await;
+    is_free(&locks).await;
+    let (pool, table) = (postgres(&backend), &backend.table);
+    let writes_nothing = format!(
+        "CREATE FUNCTION {table}_nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+         CREATE TRIGGER nothing BEFORE UPDATE ON {table} FOR EACH ROW EXECUTE FUNCTION {table}_nothing()"
+    );
+    execute(pool, writes_nothing).await.unwrap();
+    let mut tx = begin(pool).await.unwrap();
+    let refused = token_in(&locks, &mut tx).await.unwrap_err();
+    assert_eq!(refused.kind(), StoreErrorKind::Conflict);
+    let limit = sqlx::query_scalar::<_, String>("SHOW idle_in_transaction_session_timeout");
+    assert_eq!(limit.fetch_one(&mut *tx).await.unwrap(), "1min");
+    tx.rollback().await.unwrap();
+    execute(pool, format!("DROP FUNCTION {table}_nothing() CASCADE"))
+        .await
+        .unwrap();
 }
 
 /// What others have done under the lock since would not be seen.

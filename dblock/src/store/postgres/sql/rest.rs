@@ -157,10 +157,9 @@ pub(in super::super) fn verify(table: &str, idle_limit: Option<Duration>, count:
 WITH locked AS MATERIALIZED (
     SELECT lease_id, fence_token, reentrant_count, expire_at FROM {table} WHERE lock_key {eq} {key} FOR SHARE SKIP LOCKED
 ), timed AS MATERIALIZED (
-    SELECT *, {NOW} AS now FROM locked
+    SELECT *, {NOW} AS now, {limited} AS limited FROM locked
 )
--- The limit is set for the row that is found only, and adds nothing to the answer.
-SELECT pg_catalog.concat(expire_at {minus} now, pg_catalog.left({limited}, 0)) FROM timed
+SELECT pg_catalog.concat(expire_at {minus} now) FROM timed
 WHERE lease_id {eq} {lease} AND fence_token {eq} {token} AND reentrant_count {gt} 0 AND expire_at {gt} now
 UNION ALL
 SELECT CASE WHEN held THEN '{SKIPPED}' ELSE '{NOT_IN_SNAPSHOT}' END FROM (

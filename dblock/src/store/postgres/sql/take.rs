@@ -9,14 +9,15 @@ use crate::store::fence::take::{ABSENT, AHEAD, HELD, LOCKED, SKIPPED, TAKEN};
 /// The first word of the answer instead of [`TAKEN`], by a part of the transaction that a savepoint can take back.
 pub(in super::super) const TAKEN_BELOW_SAVEPOINT: &str = "savepoint";
 
-/// `$1` key, `$2` lease, `$3` owner, `$4` holder, as text. Returns one row.
+/// `$1` key, `$2` lease, `$3` owner, `$4` holder, as text. Returns one row. The limit applies to a transaction that has
+/// locked the row, from then on.
 ///
 /// A plain read shows whether the row can be taken. Only then is it locked, by its key alone: so a row that was
 /// skipped differs from one that is locked now and has changed since. That one is not written, and whoever asked
 /// must end the transaction, or the holder's own requests would be skipped.
 pub(in super::super) fn take(table: &str, idle_limit: Option<Duration>) -> String {
     let [eq, lt, gt, minus] = ["=", "<", ">", "-"].map(operator);
-    let (taken, values) = (taken(idle_limit), values("l.now"));
+    let (taken, limited, values) = (taken(), limit_idling(idle_limit), values("l.now"));
     format!(
         "WITH seen AS MATERIALIZED (
     SELECT reentrant_count, fence_ceiling {minus} {NOW} AS ahead FROM {table} WHERE lock_key {eq} $1::pg_catalog.text
@@ -25,7 +26,7 @@ pub(in super::super) fn take(table: &str, idle_limit: Option<Duration>) -> Strin
     WHERE t.lock_key {eq} $1::pg_catalog.text AND (SELECT reentrant_count {eq} 0 AND ahead {lt} 0 FROM seen)
     FOR UPDATE SKIP LOCKED
 ), timed AS MATERIALIZED (
-    SELECT *, {NOW} AS now FROM locked
+    SELECT *, {NOW} AS now, {limited} AS limited FROM locked
 ), written AS (
     UPDATE {table} t SET {values}
     FROM timed l WHERE t.ctid {eq} l.ctid AND l.reentrant_count {eq} 0 AND l.fence_ceiling {lt} l.now
@@ -44,13 +45,12 @@ SELECT coalesce(
 /// has not written. A third cheaper, because it says nothing of a row that cannot be taken.
 pub(in super::super) fn take_free(table: &str, idle_limit: Option<Duration>) -> String {
     let [eq, lt] = ["=", "<"].map(operator);
-    let taken = taken(idle_limit);
-    let values = values("l.now");
-    // The clock is read for a row that is locked: OFFSET keeps the two apart.
+    let (taken, limited, values) = (taken(), limit_idling(idle_limit), values("l.now"));
+    // The clock is read, and the limit set, for a row that is locked: OFFSET keeps the two apart.
     format!(
         "UPDATE {table} t SET {values}
 FROM (
-    SELECT free.ctid, {NOW} AS now FROM (
+    SELECT free.ctid, {NOW} AS now, {limited} AS limited FROM (
         SELECT ctid FROM {table} WHERE lock_key {eq} $1::pg_catalog.text AND reentrant_count {eq} 0 AND fence_ceiling {lt} {NOW}
         FOR UPDATE SKIP LOCKED
     ) free OFFSET 0
@@ -70,12 +70,12 @@ fn values(now: &str) -> String {
 
 /// The answer of a take that has written the row: the token, the transaction's id, and the [`identity`] of the table
 /// follow the first word.
-fn taken(idle_limit: Option<Duration>) -> String {
-    let (eq, limited, identity) = (operator("="), limit_idling(idle_limit), identity("t.tableoid"));
+fn taken() -> String {
+    let (eq, identity) = (operator("="), identity("t.tableoid"));
     format!(
         "pg_catalog.concat(CASE WHEN t.xmin {eq} pg_catalog.pg_current_xact_id()::pg_catalog.xid
         THEN '{TAKEN}' ELSE '{TAKEN_BELOW_SAVEPOINT}' END, ' ', t.fence_token, ' ', pg_catalog.pg_current_xact_id(), ' ',
-        {identity}, pg_catalog.left({limited}, 0))"
+        {identity})"
     )
 }
 
