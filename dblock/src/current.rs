@@ -223,7 +223,9 @@ impl CurrentLock {
         &self,
         transaction: &mut dyn crate::fence::FenceConnection,
     ) -> Result<(), LockError> {
-        crate::fence::verify(self.link.leases(), self.link.engine(), transaction).await
+        crate::fence::verify(self.link.leases(), self.link.engine(), transaction)
+            .await
+            .map(drop)
     }
 
     /// Waits until the lock's row names this owner with its token, and keeps it so until the release. See

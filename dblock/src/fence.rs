@@ -33,17 +33,18 @@ use crate::engine::{EngineHandle, Lease, STORE_TIMEOUT};
 pub(crate) use crate::store::fence::begin_failed;
 #[doc(hidden)]
 pub use crate::store::fence::take_on;
-use crate::store::fence::{Asked, Dialect, FenceCheck};
+use crate::store::fence::{Answers, Asked, Dialect, FenceCheck, TransactionId};
 pub use crate::store::fence::{Database, DriverError, FenceConnection, FenceStatement};
-use crate::store::{StoreError, StoreErrorKind, StoreFuture};
+use crate::store::{StoreError, StoreErrorKind};
 use crate::{Key, LockError, LostReason};
 
-/// Runs the check for leases of one engine.
+/// Runs the check for leases of one engine. Returns the transaction's id, which is empty without a lease that is
+/// checked by its row.
 pub(crate) async fn verify<'l>(
     leases: impl IntoIterator<Item = &'l Lease>,
     engine: &EngineHandle,
     transaction: &mut dyn FenceConnection,
-) -> Result<(), LockError> {
+) -> Result<TransactionId, LockError> {
     let (kept, leases): (Vec<_>, Vec<_>) = leases
         .into_iter()
         .partition(|lease| lease.is_kept_in_transaction());
@@ -56,10 +57,13 @@ pub(crate) async fn verify<'l>(
     for lease in checked_last {
         marked_transaction(lease, engine, transaction).await?;
     }
-    ask(leases, engine, transaction, Dialect::verify, |lease, _| {
+    let mut id = TransactionId::new();
+    let found = |lease: &Lease, (_, transaction)| {
+        id = transaction;
         lease.check()
-    })
-    .await
+    };
+    ask(leases, engine, transaction, Dialect::verify, found).await?;
+    Ok(id)
 }
 
 /// [`Dialect::verify`] or [`Dialect::release`].
@@ -67,7 +71,7 @@ type Asks<T> = for<'a> fn(
     &'a (dyn Dialect + 'static),
     &'a mut dyn FenceConnection,
     &'a [FenceCheck<'a>],
-) -> StoreFuture<'a, Result<Vec<Asked<T>>, StoreError>>;
+) -> Answers<'a, T>;
 
 /// Asks for leases until all of them are `found`; again while others have their rows locked. Nobody waits in the
 /// database, and a lease that is over is told at once.

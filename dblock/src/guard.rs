@@ -332,7 +332,10 @@ impl LockGuard {
         &self,
         transaction: &mut dyn crate::fence::FenceConnection,
     ) -> Result<(), LockError> {
-        crate::fence::verify(self.leases(), self.holds.as_slice()[0].engine(), transaction).await
+        let engine = self.holds.as_slice()[0].engine();
+        crate::fence::verify(self.leases(), engine, transaction)
+            .await
+            .map(drop)
     }
 
     /// Ends the lock with a transaction of yours. From here on the transaction keeps the key, without a ttl

@@ -59,8 +59,8 @@ pub(crate) fn is_kept_at_once(hold: &Hold) -> bool {
 pub(crate) enum Ends {
     /// The transaction has taken the key itself: a rollback frees that too.
     Taken(TransactionId),
-    /// It has written the release before the body. Without an id an outer hold goes on.
-    AtOnce(Option<TransactionId>),
+    /// It has written the release before the body, or checked the lease of an outer hold.
+    AtOnce(TransactionId),
     /// The release is its last statement, unless an outer hold goes on.
     AtTheEnd { outermost: bool },
     /// It does not: the lease goes on, and a check of it is the last statement. So it can be handed over without the
@@ -79,14 +79,13 @@ impl Ends {
 }
 
 /// Writes the end of locks of one engine into the transaction, which keeps the keys from here on. After a
-/// rollback the engine's own releases free the rows. Returns the transaction's id, unless other holds keep all of
-/// the locks.
+/// rollback the engine's own releases free the rows. Returns the transaction's id.
 pub(crate) async fn keep(
     holds: &[Hold],
     transaction: &mut dyn FenceConnection,
-) -> Result<Option<TransactionId>, LockError> {
+) -> Result<TransactionId, LockError> {
     let Some(engine) = holds.first().map(Hold::engine) else {
-        return Ok(None);
+        return Ok(TransactionId::new());
     };
     // Calls inside of the transaction may enter again when it keeps the keys.
     let (_closed, id) = keep_leases(holds.iter().map(Hold::lease), engine, transaction).await?;
@@ -98,7 +97,7 @@ pub(crate) async fn keep(
 pub(crate) async fn keep_at_once(
     hold: &Hold,
     transaction: &mut dyn FenceConnection,
-) -> Result<Option<TransactionId>, LockError> {
+) -> Result<TransactionId, LockError> {
     // None are left of a lease that was lost.
     let alone = hold.lease().hold_count() <= 1;
     let keeps = keep(std::slice::from_ref(hold), transaction);
@@ -127,7 +126,7 @@ pub(crate) async fn keep_at_the_end<DB>(
     hold: &Hold,
     outermost: bool,
     transaction: &mut Transaction<'static, DB>,
-) -> Result<Option<TransactionId>, LockError>
+) -> Result<TransactionId, LockError>
 where
     DB: sqlx::Database,
     Transaction<'static, DB>: FenceConnection,
@@ -148,7 +147,7 @@ async fn keep_leases<'l>(
     leases: impl Iterator<Item = &'l Lease> + Clone,
     engine: &EngineHandle,
     transaction: &mut dyn FenceConnection,
-) -> Result<(Vec<Closed<'l>>, Option<TransactionId>), LockError> {
+) -> Result<(Vec<Closed<'l>>, TransactionId), LockError> {
     if leases.clone().any(Lease::keeps_hold_min) {
         return Err(no_hold_min());
     }
@@ -161,11 +160,10 @@ async fn keep_leases<'l>(
             others.push(lease);
         }
     }
-    verify(others, engine, transaction).await?;
+    let mut id = verify(others, engine, transaction).await?;
     let leases = closed.iter().map(|closed| closed.0).collect();
-    let mut id = None;
     let released = |lease: &Lease, transaction| {
-        id = Some(transaction);
+        id = transaction;
         lease.keep_in_transaction()
     };
     ask(leases, engine, transaction, Dialect::release, released).await?;
@@ -221,7 +219,7 @@ pub(crate) fn begins_with(hold: &Hold) -> Option<&'static str> {
 pub(crate) async fn commit<DB>(
     hold: &Hold,
     transaction: Transaction<'static, DB>,
-    id: Option<&TransactionId>,
+    id: &TransactionId,
     pool: PoolId,
 ) -> Result<(), LockError>
 where

@@ -152,11 +152,10 @@ impl LockBuilder<'_> {
         };
         let pool = pool_id(pool);
         match ends {
-            Ends::Taken(id) => fence::commit(&hold, transaction, Some(&id), pool).await?,
-            Ends::AtOnce(id) => fence::commit(&hold, transaction, id.as_ref(), pool).await?,
+            Ends::Taken(id) | Ends::AtOnce(id) => fence::commit(&hold, transaction, &id, pool).await?,
             Ends::AtTheEnd { outermost } => {
                 let id = fence::keep_at_the_end(&hold, outermost, &mut transaction).await?;
-                fence::commit(&hold, transaction, id.as_ref(), pool).await?;
+                fence::commit(&hold, transaction, &id, pool).await?;
             }
             Ends::ByLease(_in_transaction) => fence::commit_by_lease(&hold, transaction, pool).await?,
         }

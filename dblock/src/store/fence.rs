@@ -133,19 +133,19 @@ pub enum Database {
 pub(crate) trait Dialect: fmt::Debug + Send + Sync {
     fn database(&self) -> Database;
 
-    /// The time left of each lease. Until the transaction ends, nobody else can take the locks over.
+    /// The time left of each lease, and the transaction. Until that ends, nobody else can take the locks over.
     fn verify<'a>(
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Asked<Duration>>, StoreError>>;
+    ) -> Answers<'a, (Duration, TransactionId)>;
 
     /// Frees the rows in the transaction. Others acquire the keys when it commits.
     fn release<'a>(
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Asked<TransactionId>>, StoreError>>;
+    ) -> Answers<'a, TransactionId>;
 
     /// Whether a transaction that its caller has begun can [take](Self::take) a key, and not only one of our own.
     fn takes_in_theirs(&self) -> bool {
@@ -221,7 +221,7 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
     /// The text that commits the transaction in one message, unless it is no longer the one of this id, or has
     /// failed: if the body swallowed an error that ended it, the commit would be a rollback, and its answer
     /// would not say so. `None`: the driver's own commit will do.
-    fn commit(&self, id: Option<&TransactionId>) -> Option<String> {
+    fn commit(&self, id: &TransactionId) -> Option<String> {
         let _ = id;
         None
     }
@@ -278,6 +278,9 @@ pub(crate) enum Asked<T> {
     #[cfg_attr(not(any(feature = "postgres", feature = "mysql")), allow(dead_code))]
     Skipped,
 }
+
+/// What a statement finds of each of some leases.
+pub(crate) type Answers<'a, T> = StoreFuture<'a, Result<Vec<Asked<T>>, StoreError>>;
 
 /// The lease that a fence check looks for.
 #[derive(Debug, Clone, Copy)]

@@ -106,7 +106,7 @@ pub(crate) fn begin_failed(error: sqlx::Error) -> StoreError {
 pub(crate) async fn commit<DB>(
     dialect: &dyn Dialect,
     mut transaction: sqlx::Transaction<'static, DB>,
-    id: Option<&TransactionId>,
+    id: &TransactionId,
 ) -> Result<Result<(), DriverError>, StoreError>
 where
     DB: sqlx::Database,

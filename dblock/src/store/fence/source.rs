@@ -203,7 +203,7 @@ impl FenceSource {
         };
         let asked = self.dialect.verify(connection, &[check]).await?;
         Ok(asked.into_iter().find_map(|asked| match asked {
-            Asked::Found(left) => Some(left),
+            Asked::Found((left, _)) => Some(left),
             _ => None,
         }))
     }

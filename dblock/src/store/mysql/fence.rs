@@ -7,8 +7,8 @@ use dblock_core::store::rules::Took;
 use super::{error, sql};
 use crate::store::fence::take::took;
 use crate::store::fence::{
-    Asked, Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease, Take,
-    Taken, TransactionId, time_left, unreadable,
+    Answers, Asked, Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease,
+    Take, Taken, TransactionId, time_left, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -33,7 +33,7 @@ impl Dialect for MySql {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Asked<Duration>>, StoreError>> {
+    ) -> Answers<'a, (Duration, TransactionId)> {
         Box::pin(async move {
             let mut left = Vec::with_capacity(checks.len());
             for check in checks {
@@ -47,7 +47,7 @@ impl Dialect for MySql {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Asked<TransactionId>>, StoreError>> {
+    ) -> Answers<'a, TransactionId> {
         Box::pin(async move {
             let mut released = Vec::with_capacity(checks.len());
             for check in checks {
@@ -141,7 +141,7 @@ impl Dialect for MySql {
         Some(MARK)
     }
 
-    fn commit(&self, _: Option<&TransactionId>) -> Option<String> {
+    fn commit(&self, _: &TransactionId) -> Option<String> {
         Some(format!("{MARK_IS_THERE}; COMMIT AND CHAIN"))
     }
 
@@ -200,7 +200,7 @@ async fn lock(
     connection: &mut dyn FenceConnection,
     check: &FenceCheck<'_>,
     how: &str,
-) -> Result<Asked<Duration>, StoreError> {
+) -> Result<Asked<(Duration, TransactionId)>, StoreError> {
     let row = check
         .row(connection, &sql::verify(&check.source.table, how))
         .await?;
@@ -212,6 +212,6 @@ async fn lock(
             "the transaction's snapshot is older than the lock: roll it back and begin it anew inside the lock, \
              before anything is read",
         )),
-        Some(left) => time_left(left).map(Asked::Found),
+        Some(left) => Ok(Asked::Found((time_left(left)?, TransactionId::new()))),
     }
 }

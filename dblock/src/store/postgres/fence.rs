@@ -7,8 +7,8 @@ use dblock_core::store::rules::Took;
 use super::{error, sql};
 use crate::store::fence::take::{SKIPPED, took};
 use crate::store::fence::{
-    Asked, ByLease, Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource, ReadsRelease,
-    Take, Taken, TransactionId, time_left, unreadable,
+    Answers, Asked, ByLease, Database, Dialect, DriverError, FenceCheck, FenceConnection, FenceSource,
+    ReadsRelease, Take, Taken, TransactionId, time_left, unreadable,
 };
 use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
@@ -32,13 +32,16 @@ impl Dialect for Postgres {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Asked<Duration>>, StoreError>> {
+    ) -> Answers<'a, (Duration, TransactionId)> {
         Box::pin(async move {
             let answers = ask(connection, checks, sql::verify).await?;
             let left = |answer: Option<String>| match answer.as_deref() {
                 None => Ok(Asked::Gone),
                 Some(SKIPPED) => Ok(Asked::Skipped),
-                Some(left) => time_left(left).map(Asked::Found),
+                Some(answer) => {
+                    let (left, id) = answer.split_once(' ').ok_or_else(|| unreadable(answer))?;
+                    Ok(Asked::Found((time_left(left)?, id.to_owned())))
+                }
             };
             answers.into_iter().map(left).collect()
         })
@@ -53,7 +56,7 @@ impl Dialect for Postgres {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Asked<TransactionId>>, StoreError>> {
+    ) -> Answers<'a, TransactionId> {
         Box::pin(async move {
             let answers = ask(connection, checks, sql::release_in).await?;
             let why = if answers.contains(&None) {
@@ -146,8 +149,8 @@ impl Dialect for Postgres {
         })
     }
 
-    fn commit(&self, id: Option<&TransactionId>) -> Option<String> {
-        Some(sql::commit(id.map(String::as_str)))
+    fn commit(&self, id: &TransactionId) -> Option<String> {
+        Some(sql::commit(id))
     }
 
     fn by_lease(&self, source: &FenceSource) -> Option<ByLease> {

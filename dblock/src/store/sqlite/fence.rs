@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{error, sql};
 use crate::store::fence::{
-    Asked, Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, TransactionId,
+    Answers, Asked, Database, Dialect, DriverError, FenceCheck, FenceConnection, ReadsRelease, TransactionId,
     time_left,
 };
 use crate::store::{StoreError, StoreFuture};
@@ -26,13 +26,13 @@ impl Dialect for Sqlite {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Asked<Duration>>, StoreError>> {
+    ) -> Answers<'a, (Duration, TransactionId)> {
         Box::pin(async move {
             let mut left = Vec::with_capacity(checks.len());
             for check in checks {
                 let answer = check.row(connection, &sql::verify(&check.source.table)).await?;
                 left.push(match answer {
-                    Some(answer) => Asked::Found(time_left(&answer)?),
+                    Some(answer) => Asked::Found((time_left(&answer)?, TransactionId::new())),
                     None => Asked::Gone,
                 });
             }
@@ -44,7 +44,7 @@ impl Dialect for Sqlite {
         &'a self,
         connection: &'a mut dyn FenceConnection,
         checks: &'a [FenceCheck<'a>],
-    ) -> StoreFuture<'a, Result<Vec<Asked<TransactionId>>, StoreError>> {
+    ) -> Answers<'a, TransactionId> {
         Box::pin(async move {
             let mut released = Vec::with_capacity(checks.len());
             for check in checks {

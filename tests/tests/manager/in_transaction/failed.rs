@@ -35,6 +35,7 @@ on_every_store!(servers:
     a_body_that_ends_its_transaction_fails_the_call,
     a_check_in_a_transaction_that_is_over_is_no_reason_to_repeat,
     a_nested_transaction_that_is_over_fails_the_call_too,
+    a_nested_transaction_that_its_body_ends_fails_the_call,
     a_connection_that_is_killed_frees_the_key,
     a_store_that_is_down_before_the_body_is_told_as_that,
     a_guard_that_outlives_the_body_is_lost,
@@ -395,6 +396,26 @@ async fn a_nested_transaction_that_is_over_fails_the_call_too(backend: Backend) 
     });
     outer.await.unwrap();
     assert_eq!(work.done(&backend).await, 1);
+}
+
+/// As above; and another one that the body has begun by itself is not committed in its place.
+async fn a_nested_transaction_that_its_body_ends_fails_the_call(backend: Backend) {
+    let locks = backend.manager().await;
+    let work = Work::new(&backend).await;
+    let outer = locks.lock("key").options(&long()).run(async {
+        for end in ["ROLLBACK", "COMMIT", "COMMIT; BEGIN"] {
+            on_its_pool!(backend, pool => {
+                let ends = locks.lock("key").options(&long()).transaction(pool, async |mut tx| {
+                    execute(&mut **tx, end.to_owned()).await?;
+                    Ok::<_, Failure>(execute(&mut **tx, work.insert()).await?)
+                });
+                assert_eq!(ends.await.unwrap_err().kind(), StoreErrorKind::Other, "{end}");
+            });
+        }
+    });
+    outer.await.unwrap();
+    // Those that ran in no transaction.
+    assert_eq!(work.done(&backend).await, 2);
 }
 
 async fn a_connection_that_is_killed_frees_the_key(backend: Backend) {

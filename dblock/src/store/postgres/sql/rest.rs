@@ -145,8 +145,8 @@ pub(in super::super) const RELEASED_WHOLE: &str = "released ";
 pub(in super::super) const BELOW_SAVEPOINT: &str = "below a savepoint";
 
 /// `$1` key, `$2` lease, `$3` token, as text, and so on for `count` keys. Returns for each lease that is
-/// still held its number, a space, and what is left of it, or [`SKIPPED`]. The limit applies to the
-/// transaction from then on, unless it has a lower one.
+/// still held its number, what is left of it, and the transaction's id, or [`SKIPPED`]. The limit applies to the
+/// transaction that has locked a row, from then on, unless it has a lower one.
 pub(in super::super) fn verify(table: &str, idle_limit: Option<Duration>, count: usize) -> String {
     let [eq, gt, minus] = ["=", ">", "-"].map(operator);
     let (limited, snapshot) = (limit_idling(idle_limit), snapshot());
@@ -159,7 +159,7 @@ WITH locked AS MATERIALIZED (
 ), timed AS MATERIALIZED (
     SELECT *, {NOW} AS now, {limited} AS limited FROM locked
 )
-SELECT pg_catalog.concat(expire_at {minus} now) FROM timed
+SELECT pg_catalog.concat(expire_at {minus} now, ' ', pg_catalog.pg_current_xact_id()) FROM timed
 WHERE lease_id {eq} {lease} AND fence_token {eq} {token} AND reentrant_count {gt} 0 AND expire_at {gt} now
 UNION ALL
 SELECT CASE WHEN held THEN '{SKIPPED}' ELSE '{NOT_IN_SNAPSHOT}' END FROM (

@@ -93,18 +93,12 @@ ON CONFLICT (lock_key) DO NOTHING RETURNING 1"
 
 /// Commits, unless the transaction is no longer that of this id: then the message fails before its second
 /// statement. No new transaction would do: what is sent after it must not end up outside of all.
-pub(in super::super) fn commit(transaction: Option<&str>) -> String {
+pub(in super::super) fn commit(transaction: &str) -> String {
     let eq = operator("=");
-    let check = transaction.map_or_else(
-        || "SELECT 1".to_owned(),
-        |id| {
-            format!(
-                "SELECT CASE WHEN pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.text {eq} '{id}'
-    THEN '1' ELSE '{OVER}' END::integer"
-            )
-        },
-    );
-    format!("{check}; COMMIT AND CHAIN")
+    format!(
+        "SELECT CASE WHEN pg_catalog.pg_current_xact_id_if_assigned()::pg_catalog.text {eq} '{transaction}'
+    THEN '1' ELSE '{OVER}' END::integer; COMMIT AND CHAIN"
+    )
 }
 
 /// What an error of [`commit`] says when the transaction was over before.
