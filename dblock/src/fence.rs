@@ -23,8 +23,8 @@ pub(crate) use self::by_lease::{Mark, by_lease, commit_by_lease};
 #[cfg(feature = "run_once")]
 pub(crate) use self::keep::complete;
 pub(crate) use self::keep::{
-    Ends, STATEMENT_TIMEOUT, begin_anew, begins_with, check_options, commit, is_kept_at_once, keep,
-    keep_at_once, keep_at_the_end, not_answered,
+    Ends, STATEMENT_TIMEOUT, begin_anew, check_options, commit, is_kept_at_once, keep, keep_at_once,
+    keep_at_the_end, marks_with, not_answered,
 };
 pub(crate) use self::which_transaction::committed_row;
 pub(crate) use self::which_transaction::is_kept_by;

@@ -51,7 +51,7 @@ pub(crate) async fn connection_of<DB: Database>(pool: &Pool<DB>) -> Result<PoolC
     }
 }
 
-/// As [`begin`], by another statement than that of the driver.
+/// As [`begin`], by another message than that of the driver. Where it fails, it must leave no transaction open.
 pub(crate) async fn begin_on<DB: Database>(
     connection: PoolConnection<DB>,
     statement: Option<String>,

@@ -209,10 +209,10 @@ impl Drop for Closed<'_> {
     }
 }
 
-/// The statement that begins the transaction of a lock, if not the driver's: it marks it for [`commit`].
-pub(crate) fn begins_with(hold: &Hold) -> Option<&'static str> {
+/// The statement that marks the transaction of a lock for [`commit`], if it needs that.
+pub(crate) fn marks_with(hold: &Hold) -> Option<&'static str> {
     let source = hold.engine().fence_source(hold.lease().key());
-    source.and_then(|source| source.dialect.begins_with())
+    source.and_then(|source| source.dialect.marks_with())
 }
 
 /// Commits the transaction of a lock: it must still be the one that keeps it. `id`: as [`keep`] or the take said.

@@ -15,9 +15,9 @@ use crate::Key;
 use crate::LockError;
 use crate::engine::{Hold, STORE_TIMEOUT, TurnToTake};
 use crate::fence::{self, Ends, FenceConnection, STATEMENT_TIMEOUT};
-use crate::store::fence::{FenceSource, Take, Taken};
+use crate::store::fence::{FenceSource, Marking, Take, Taken};
 use crate::store::{StoreError, StoreErrorKind};
-use crate::transaction::{begin_on, connection_of};
+use crate::transaction::begin;
 use dblock_core::machine::call::Takes;
 use dblock_core::store::rules::Took;
 
@@ -57,8 +57,7 @@ impl LockManager {
             return turn.for_lease(Duration::ZERO).await.map(Err);
         };
         let begins = async {
-            let begins = source.dialect.begins_with().map(str::to_owned);
-            let mut begins = pin!(async { begin_on(connection_of(pool).await?, begins).await });
+            let mut begins = pin!(begin(pool));
             let mut left = self.time_to_take(began);
             loop {
                 match timeout(CONNECTING, &mut begins).await {
@@ -84,7 +83,8 @@ impl LockManager {
             Err(None) => return turn.for_lease(Duration::ZERO).await.map(Err),
             Err(Some(error)) => return Err(LockError::store_of(key, fence::begin_failed(error))),
         };
-        let asks = self.take_in(key, source, &turn, true, &mut transaction);
+        let mut marked = Marking::new(&mut transaction, source.dialect.marks_with());
+        let asks = self.take_in(key, source, &turn, true, &mut marked);
         let Ok(tried) = timeout(self.time_to_take(began), asks).await else {
             // Its rollback is sent when the server answers.
             drop(transaction);

@@ -18,7 +18,7 @@ use crate::LockOptions;
 use crate::body;
 use crate::engine::{Entered, Hold};
 use crate::fence::{self, Ends, FenceConnection, STATEMENT_TIMEOUT};
-use crate::store::fence::PoolId;
+use crate::store::fence::{Marking, PoolId};
 use crate::transaction::{LockedTransaction, begin_on, connection_of};
 
 /// How long a call keeps the key while it waits for a connection.
@@ -274,10 +274,8 @@ impl LockManager {
         Transaction<'static, DB>: FenceConnection,
     {
         let in_transaction = fence::by_lease(&hold, options, pool);
-        let begins = match &in_transaction {
-            Some(in_transaction) => in_transaction.begins(hold.engine()),
-            None => fence::begins_with(&hold).map(str::to_owned),
-        };
+        let begins = in_transaction.as_ref();
+        let begins = begins.and_then(|in_transaction| in_transaction.begins(hold.engine()));
         let begun = timeout(STATEMENT_TIMEOUT, begin_on(connection, begins)).await;
         let begun = begun.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
         let mut transaction =
@@ -285,7 +283,8 @@ impl LockManager {
         let ends = match in_transaction {
             Some(in_transaction) => Ends::ByLease(in_transaction),
             None if fence::is_kept_at_once(&hold) => {
-                Ends::AtOnce(fence::keep_at_once(&hold, &mut transaction).await?)
+                let mut marked = Marking::new(&mut transaction, fence::marks_with(&hold));
+                Ends::AtOnce(fence::keep_at_once(&hold, &mut marked).await?)
             }
             None => Ends::AtTheEnd {
                 outermost: hold.lease().hold_count() <= 1,

@@ -3,6 +3,7 @@
 //! The SQL is written once for each database. A driver only carries it: see [`FenceConnection`].
 
 mod error;
+mod marking;
 mod over_sqlx;
 mod source;
 mod statement;
@@ -20,6 +21,7 @@ use dblock_core::store::rules::Took;
 use uuid::Uuid;
 
 pub use self::error::DriverError;
+pub(crate) use self::marking::Marking;
 pub(crate) use self::over_sqlx::{begin_failed, commit, commit_checked, is_old_snapshot, of_commit};
 pub(crate) use self::source::{FenceSource, Identity, PoolId, Pools};
 pub use self::statement::FenceStatement;
@@ -213,8 +215,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
         false
     }
 
-    /// The statement that begins the transaction of a lock, if not the driver's own.
-    fn begins_with(&self) -> Option<&'static str> {
+    /// The statement that [marks](Marking) the transaction of a lock, if it needs that.
+    fn marks_with(&self) -> Option<&'static str> {
         None
     }
 
@@ -248,8 +250,8 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
 /// The statements of a transaction that ends with a check of a lease. It is marked with a number, until its end.
 #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
 pub(crate) struct ByLease {
-    /// The statement that begins the transaction, up to the mark.
-    pub(crate) begin: &'static str,
+    /// The statement that marks the transaction, up to the mark.
+    pub(crate) marks: &'static str,
     /// Returns the mark of the transaction, or an empty text.
     pub(crate) mark: &'static str,
     /// `$1` key, `$2` lease. If the row names the lease, it returns the mark, and has the row locked.
@@ -257,8 +259,10 @@ pub(crate) struct ByLease {
 }
 
 impl ByLease {
+    /// The message that begins the transaction, which the mark belongs to, too. Where a statement of it fails, no
+    /// transaction is left open: the driver would not know of it.
     pub(crate) fn begins(&self, mark: u64) -> String {
-        format!("{}{mark}", self.begin)
+        format!("{}{mark}; BEGIN", self.marks)
     }
 }
 

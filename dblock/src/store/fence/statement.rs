@@ -43,6 +43,16 @@ impl FenceStatement {
         self
     }
 
+    /// The statement in one message with another one before it.
+    pub(super) fn after(&self, first: &str) -> Self {
+        Self {
+            template: format!("{first}; {}", self.template),
+            values: self.values.clone(),
+            prepared: false,
+            ..*self
+        }
+    }
+
     /// Whether the statement may be prepared and kept in the session. Otherwise send [`text`](Self::text), or
     /// prepare it without a name.
     pub fn is_prepared(&self) -> bool {

@@ -14,7 +14,7 @@ use crate::store::{StoreError, StoreErrorKind, StoreFuture};
 
 /// After its end a transaction goes on here as single statements, or as another transaction. A savepoint ends
 /// with it, however it ends.
-const MARK: &str = "BEGIN; SAVEPOINT dblock";
+const MARK: &str = "SAVEPOINT dblock";
 const MARK_IS_THERE: &str = "RELEASE SAVEPOINT dblock";
 
 #[derive(Debug)]
@@ -137,7 +137,7 @@ impl Dialect for MySql {
         error::of_fence_check(error)
     }
 
-    fn begins_with(&self) -> Option<&'static str> {
+    fn marks_with(&self) -> Option<&'static str> {
         Some(MARK)
     }
 

@@ -155,7 +155,7 @@ impl Dialect for Postgres {
 
     fn by_lease(&self, source: &FenceSource) -> Option<ByLease> {
         Some(ByLease {
-            begin: sql::BEGIN_MARKED,
+            marks: sql::MARKS,
             mark: sql::MARK,
             check: sql::check_lease(&source.table, source.idle_limit),
         })

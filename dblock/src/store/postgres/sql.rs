@@ -44,8 +44,8 @@ pub(super) use open::{DOUBT, OWN_APPLICATION, PREPARED, SESSION, UNKNOWN};
 #[cfg(feature = "run_once")]
 pub(super) use record::{complete_in, sees_attempt};
 pub(super) use rest::{
-    BEGIN_MARKED, BELOW_SAVEPOINT, MARK, NOT_IN_SNAPSHOT, RELEASED_WHOLE, check_lease, reads_release,
-    release_in, verify,
+    BELOW_SAVEPOINT, MARK, MARKS, NOT_IN_SNAPSHOT, RELEASED_WHOLE, check_lease, reads_release, release_in,
+    verify,
 };
 pub(super) use take::{OVER, TAKEN_BELOW_SAVEPOINT, commit, take, take_free};
 

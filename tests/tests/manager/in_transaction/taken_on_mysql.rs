@@ -15,9 +15,10 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::{AssertSqlSafe, Executor as _, MySql, MySqlPool, Transaction};
 use tokio::sync::oneshot;
 use tokio::time::sleep;
+use uuid::Uuid;
 
 use super::taken::enters;
-use super::{Failure, execute, is_free};
+use super::{Failure, Work, execute, is_free};
 use crate::patient;
 
 on_every_store!(mysql:
@@ -26,6 +27,7 @@ on_every_store!(mysql:
     the_sessions_settings_decide_how,
     a_pool_of_another_schema_takes_the_same_key,
     a_key_that_was_left_is_that_of_no_caller,
+    a_transaction_that_cannot_be_marked_is_not_left_open,
 );
 
 fn pool(backend: &Backend) -> &MySqlPool {
@@ -134,6 +136,48 @@ async fn a_key_that_was_left_is_that_of_no_caller(backend: Backend) {
     let (entered, ()) = tokio::join!(token_in(&locks, &mut tx), releases);
     assert!(entered.unwrap() > token);
     tx.commit().await.unwrap();
+}
+
+/// The next user of its connection would be in it: sqlx would not know that it is open.
+async fn a_transaction_that_cannot_be_marked_is_not_left_open(backend: Backend) {
+    let (locks, work) = (backend.manager().await, Work::new(&backend).await);
+    is_free(&locks).await;
+    let options = pool(&backend).connect_options().as_ref().clone();
+    let database = options.get_database().unwrap().to_owned();
+    let mut written = 0;
+    // One statement after the other is refused.
+    for most in 2.. {
+        let user = format!("u{}", &Uuid::now_v7().simple().to_string()[12..]);
+        let create = format!(
+            "CREATE USER {user} IDENTIFIED BY 'secret' WITH MAX_QUERIES_PER_HOUR {most};
+             GRANT ALL ON {database}.* TO {user}"
+        );
+        execute(pool(&backend), create).await.unwrap();
+        let options = options.clone().username(&user).password("secret");
+        let theirs = MySqlPoolOptions::new().max_connections(1);
+        let theirs = theirs.connect_with(options).await.unwrap();
+        let entered = enters(&locks, &theirs).await;
+        execute(pool(&backend), "FLUSH USER_RESOURCES".to_owned())
+            .await
+            .unwrap();
+        if entered.is_err() {
+            written += 1;
+            execute(&theirs, work.insert()).await.unwrap();
+            assert_eq!(
+                work.done(&backend).await,
+                written,
+                "{most} statements, {entered:?}"
+            );
+        }
+        theirs.close().await;
+        execute(pool(&backend), format!("DROP USER {user}"))
+            .await
+            .unwrap();
+        if entered.is_ok() {
+            break;
+        }
+    }
+    assert!(written > 1);
 }
 
 /// The statements name the database. One of the same name there is not touched.

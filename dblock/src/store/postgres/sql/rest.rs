@@ -172,8 +172,8 @@ SELECT CASE WHEN held THEN '{SKIPPED}' ELSE '{NOT_IN_SNAPSHOT}' END FROM (
     parts.collect::<Vec<_>>().join("\nUNION ALL\n")
 }
 
-/// Begins a transaction with the mark that follows.
-pub(in super::super) const BEGIN_MARKED: &str = "BEGIN; SET LOCAL dblock.lease = ";
+/// Marks a transaction with the number that follows.
+pub(in super::super) const MARKS: &str = "SET LOCAL dblock.lease = ";
 
 /// The mark of a transaction: empty without one, and after its end.
 pub(in super::super) const MARK: &str =
