@@ -175,7 +175,7 @@ faults! {
     a_swallowed_error: SwallowsErrors fails a_statement_that_fails_is_an_error_with_the_databases_code
         with "the driver swallows an error";
     a_swallowed_conflict: SwallowsErrors fails a_deadlock_is_retryable
-        with "does not let a conflict be told";
+        with "the driver swallows the database's error";
     a_hidden_code: HidesTheCode fails a_statement_that_fails_is_an_error_with_the_databases_code
         with "does not tell the database's own code";
     a_hidden_conflict: HidesTheCode fails a_deadlock_is_retryable

@@ -13,6 +13,7 @@ use dblock_core::store::{
 use dblock_core::{LockError, LockRow};
 use tokio::sync::Barrier;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use super::{End, FenceFixture, execute};
 use crate::context::{LONG, ROUNDS, existing, key, retry, until, within};
@@ -201,35 +202,51 @@ pub async fn a_transaction_that_is_older_than_the_lock_is_retryable(fixture: &im
     before.release().await.unwrap();
 }
 
-/// Two transactions check a lock each, and then release the other's. Not on SQLite, which has one writer.
+/// Two transactions lock a row of a table each, and then the other's. Not on SQLite, which has one writer.
 pub async fn a_deadlock_is_retryable(fixture: &impl FenceFixture) {
-    let locks = manager(fixture).await;
-    let guards = [
-        Mutex::new(Some(acquire(&locks, "first").await)),
-        Mutex::new(Some(acquire(&locks, "second").await)),
-    ];
-    let (both_checked, ended) = (Barrier::new(2), Mutex::new(Vec::new()));
-    let take = |place: usize| guards[place].lock().unwrap().take().expect("it was put back");
-    let transaction_of = async |mine: usize| {
+    let table = format!("dblock_fence_{}", Uuid::now_v7().simple());
+    let run = async |sql: String| {
         let body = async |transaction: &mut dyn FenceConnection| {
-            if transaction.database() == Database::Sqlite {
-                return End::Rollback;
+            if transaction.database() != Database::Sqlite {
+                execute(transaction, &sql, &[]).await.unwrap();
             }
-            let guard: LockGuard = take(mine);
-            guard.verify_in(transaction).await.unwrap();
-            *guards[mine].lock().unwrap() = Some(guard);
-            both_checked.wait().await;
-            let released = take(1 - mine).release_in(transaction).await;
-            ended.lock().unwrap().push(released);
+            End::Commit
+        };
+        fixture.transaction(body).await;
+    };
+    run(format!("CREATE TABLE {table} (id INTEGER PRIMARY KEY)")).await;
+    run(format!("INSERT INTO {table} VALUES (0), (1)")).await;
+    let (both_locked, ended) = (Barrier::new(2), Mutex::new(Vec::new()));
+    let transaction_of = async |mine: u8| {
+        let body = async |transaction: &mut dyn FenceConnection| {
+            let code = match transaction.database() {
+                Database::Postgres => "40P01",
+                Database::MySql => "1213",
+                _ => return End::Rollback,
+            };
+            let lock = |id: u8| format!("UPDATE {table} SET id = id WHERE id = {id}");
+            execute(transaction, &lock(mine), &[]).await.unwrap();
+            both_locked.wait().await;
+            let locked = execute(transaction, &lock(1 - mine), &[]).await;
+            ended.lock().unwrap().push((code, locked));
             End::Rollback
         };
         fixture.transaction(body).await;
     };
     tokio::join!(transaction_of(0), transaction_of(1));
+    run(format!("DROP TABLE {table}")).await;
     let ended = ended.into_inner().unwrap();
-    let deadlocked = ended.is_empty() || ended.iter().any(Result::is_err);
-    assert!(deadlocked, "the driver swallows the database's error");
-    ended.into_iter().filter(Result::is_err).for_each(assert_conflict);
+    let deadlocked = ended.is_empty() || ended.iter().any(|(_, locked)| locked.is_err());
+    assert!(deadlocked, "the driver swallows the database's error: {ended:?}");
+    for (code, locked) in ended {
+        if let Err(error) = locked {
+            assert_eq!(
+                error.code(),
+                Some(code),
+                "the driver does not let a conflict be told from other errors: {error}"
+            );
+        }
+    }
 }
 
 /// Rolled back to the savepoint, the transaction would go on without the lock. `PostgreSQL` then forgets row
