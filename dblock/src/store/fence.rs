@@ -199,10 +199,10 @@ pub(crate) trait Dialect: fmt::Debug + Send + Sync {
     #[cfg(feature = "run_once")]
     fn complete(&self, records: &str) -> String;
 
-    /// A plain read that returns a row if the transaction sees the attempt, with the first three of these parameters:
-    /// then [`complete`](Self::complete) has skipped a row that others have locked. `None` where it waits.
+    /// A statement that returns a row if the transaction sees another attempt, with the first three of these parameters.
+    /// Otherwise [`complete`](Self::complete) has skipped a row that others have locked. `None` where it skips none.
     #[cfg(feature = "run_once")]
-    fn sees_attempt(&self, records: &str) -> Option<String> {
+    fn is_another_attempt(&self, records: &str) -> Option<String> {
         let _ = records;
         None
     }
@@ -366,14 +366,14 @@ impl Completion<'_> {
         if source.writes(connection, &sql, values.clone()).await? {
             return Ok(Asked::Found(()));
         }
-        let Some(sees) = source.dialect.sees_attempt(&source.record_table) else {
+        let Some(sql) = source.dialect.is_another_attempt(&source.record_table) else {
             return Ok(Asked::Gone);
         };
-        let attempts = source.query(connection, &sees, &values[..3]).await?;
-        Ok(if attempts.is_empty() {
-            Asked::Gone
-        } else {
+        let others = source.query(connection, &sql, &values[..3]).await?;
+        Ok(if others.is_empty() {
             Asked::Skipped
+        } else {
+            Asked::Gone
         })
     }
 }

@@ -122,13 +122,16 @@ async fn locked(backend: &Backend) -> Transaction {
 }
 
 /// A transaction that waits for no lock longer than a second.
-async fn impatient(backend: &Backend) -> Transaction {
+async fn impatient(backend: &Backend, isolation: &str) -> Transaction {
     let mut transaction = Transaction::begin(backend).await;
     let limit = match backend.kind() {
-        Kind::MySql => "SET SESSION innodb_lock_wait_timeout = 1",
-        _ => "SET LOCAL lock_timeout = '1s'",
+        Kind::MySql => format!(
+            "SET SESSION innodb_lock_wait_timeout = 1;
+             SET SESSION TRANSACTION ISOLATION LEVEL {isolation}; COMMIT; BEGIN"
+        ),
+        _ => "SET LOCAL lock_timeout = '1s'".to_owned(),
     };
-    transaction.execute(limit.to_owned()).await;
+    transaction.execute(limit).await;
     transaction
 }
 
@@ -142,16 +145,23 @@ async fn asks(releases: bool, guard: LockGuard, transaction: &mut Transaction) -
 /// The limit of the session would end the statement, on MySQL perhaps with the whole transaction.
 async fn a_row_that_others_have_locked_is_asked_for_again(backend: Backend) {
     let locks = backend.manager().await;
-    for releases in [false, true] {
+    for (releases, isolation) in [
+        (false, "REPEATABLE READ"),
+        (true, "REPEATABLE READ"),
+        (false, "SERIALIZABLE"),
+        (true, "SERIALIZABLE"),
+    ] {
         let guard = locks.lock("key").options(&patient()).acquire().await.unwrap();
-        let mut transaction = impatient(&backend).await;
-        let other = locked(&backend).await;
+        let mut transaction = impatient(&backend, isolation).await;
+        let mut other = locked(&backend).await;
+        let write = format!("UPDATE {} SET holder = 'as a renewal does'", backend.table);
+        other.execute(write).await;
         let start = backend.the_row("key").await.now;
         let ends = async {
             backend
                 .until("key", LONG, |row| row.now > start + 1_500_000)
                 .await;
-            other.rollback().await;
+            other.commit().await;
         };
         let (asked, ()) = tokio::join!(asks(releases, guard, &mut transaction), ends);
         asked.unwrap();

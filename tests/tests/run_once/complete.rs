@@ -109,7 +109,9 @@ async fn the_commit_makes_work_record_and_release_stand(backend: Backend) {
 async fn a_record_that_others_have_locked_is_asked_for_again(backend: Backend) {
     let locks = backend.manager().await;
     let limit = match backend.kind() {
-        Kind::MySql => "SET SESSION innodb_lock_wait_timeout = 1",
+        Kind::MySql => {
+            "SET SESSION innodb_lock_wait_timeout = 1; SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE; COMMIT; BEGIN"
+        }
         _ => "SET LOCAL lock_timeout = '1s'",
     };
     let locked = async || {

@@ -129,8 +129,8 @@ impl Dialect for MySql {
     }
 
     #[cfg(feature = "run_once")]
-    fn sees_attempt(&self, records: &str) -> Option<String> {
-        Some(sql::sees_attempt(records))
+    fn is_another_attempt(&self, records: &str) -> Option<String> {
+        Some(sql::is_another_attempt(records))
     }
 
     fn failed(&self, error: DriverError) -> StoreError {

@@ -221,15 +221,16 @@ pub(super) const FOR_SHARE: &str = "/*M!100300 LOCK IN SHARE MODE*//*!80000 FOR 
 ///
 /// A locking read sees the newest row, but the user's plain reads see the transaction's snapshot. So a plain
 /// read reads the token too (the lock does not reach into the nested query). A snapshot with another token is
-/// older than the lease, and what the transaction has read may be from before the last owner's commit.
+/// older than the lease, and what the transaction has read may be from before the last owner's commit. It names the row
+/// that is locked, or it would be carried out for a skipped one, too, and wait for it under SERIALIZABLE.
 pub(super) fn verify(table: &str, lock: &str) -> String {
     format!(
         "SELECT CASE \
          WHEN lease_id <> {LEASE} OR fence_token <> {TOKEN} OR reentrant_count = 0 OR expire_at <= {CLOCK} THEN '{GONE}' \
-         WHEN (SELECT seen.fence_token FROM {table} seen WHERE seen.lock_key = $1) <=> {TOKEN} \
+         WHEN (SELECT seen.fence_token FROM {table} seen WHERE seen.lock_key = locked.lock_key) <=> {TOKEN} \
              THEN CAST(expire_at - {CLOCK} AS CHAR) \
          ELSE '{STALE_SNAPSHOT}' END \
-         FROM {table} WHERE lock_key = $1 {lock} SKIP LOCKED"
+         FROM {table} locked WHERE lock_key = $1 {lock} SKIP LOCKED"
     )
 }
 
@@ -309,10 +310,10 @@ pub(super) fn complete_in(records: &str) -> String {
     )
 }
 
-/// `$1` key, `$2` token, `$3` attempts, as text.
+/// `$1` key, `$2` token, `$3` attempts, as text. A plain read could wait under SERIALIZABLE.
 #[cfg(feature = "run_once")]
-pub(super) fn sees_attempt(records: &str) -> String {
-    format!("SELECT state FROM {records} WHERE record_key = $1 AND {ATTEMPT}")
+pub(super) fn is_another_attempt(records: &str) -> String {
+    format!("SELECT state FROM {records} WHERE record_key = $1 AND NOT ({ATTEMPT}) {FOR_SHARE} SKIP LOCKED")
 }
 
 /// The keys for `IN (…)`; empty if there are none.

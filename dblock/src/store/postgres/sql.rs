@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 pub(super) use open::{DOUBT, OWN_APPLICATION, PREPARED, SESSION, UNKNOWN};
 #[cfg(feature = "run_once")]
-pub(super) use record::{complete_in, sees_attempt};
+pub(super) use record::{complete_in, is_another_attempt};
 pub(super) use rest::{
     BELOW_SAVEPOINT, MARK, MARKS, NOT_IN_SNAPSHOT, RELEASED_WHOLE, check_lease, reads_release, release_in,
     verify,

@@ -299,9 +299,11 @@ FROM locked WHERE t.ctid {eq} locked.place AND {attempt}"
 
 /// `$1` key, `$2` token, `$3` attempts, as text.
 #[cfg(feature = "run_once")]
-pub(in super::super) fn sees_attempt(records: &str) -> String {
+pub(in super::super) fn is_another_attempt(records: &str) -> String {
     let (eq, attempt) = (operator("="), attempt());
-    format!("SELECT state FROM {records} WHERE record_key {eq} $1::pg_catalog.text AND {attempt}")
+    format!(
+        "SELECT '1' WHERE NOT EXISTS (SELECT FROM {records} WHERE record_key {eq} $1::pg_catalog.text AND {attempt})"
+    )
 }
 
 /// The attempt of `$2` token, `$3` attempts, as text.
