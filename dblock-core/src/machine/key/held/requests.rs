@@ -303,12 +303,13 @@ impl<C> Held<C> {
                 // The clock may jump at any end, so the margin stays that of the whole ttl.
                 times.length = remaining.max(self.ttl);
             }
-            if matches!(self.state, State::Held(_)) && !self.current.is_revoked() {
-                let deadline = times.deadline(self.ttl);
-                match &mut self.group {
-                    Some(group) => group.move_deadline(deadline, now),
-                    None => self.current.move_deadline(deadline, now),
-                }
+            let deadline = times.deadline(self.ttl);
+            match &mut self.group {
+                _ if self.current.is_revoked() => {}
+                // When all have left, others may still join.
+                Some(group) => group.move_deadline(deadline, now),
+                None if matches!(self.state, State::Held(_)) => self.current.move_deadline(deadline, now),
+                None => {}
             }
         }
         if matches!(self.state, State::Held(_)) {

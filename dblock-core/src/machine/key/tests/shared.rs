@@ -297,3 +297,22 @@ fn the_next_caller_with_a_larger_limit_asks_at_once() {
     a.answered(queued_behind(7));
     assert!(a.sends().is_none());
 }
+
+/// All had left when the answer came that extended the lease.
+#[test]
+fn one_who_joins_after_all_have_left_has_the_extended_lease() {
+    let mut a = Process::new();
+    a.wants_with("a", LONG, call(sharing(u32::MAX)));
+    let lease = a.sends().unwrap().lease_id;
+    a.answered(queued_behind(7));
+    a.says(|machine, env| machine.handle_passed_on(env, lease, 8));
+    counts(&mut a);
+    a.leaves("a", true);
+    assert!(comes(&mut a, "b", sharing(u32::MAX)).is_empty());
+    assert_eq!(answered(&mut a, 1), ["a confirmed", "b has 8"]);
+    let end = a.ownership.as_ref().unwrap().deadline().unwrap();
+    assert!(
+        end > a.now + 8 * SECOND,
+        "that of the pass-on was shorter: {end:?}"
+    );
+}
