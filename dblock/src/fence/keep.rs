@@ -88,8 +88,9 @@ pub(crate) async fn keep(
         return Ok(TransactionId::new());
     };
     // Calls inside of the transaction may enter again when it keeps the keys.
-    let (_closed, id) = keep_leases(holds.iter().map(Hold::lease), engine, transaction).await?;
-    Ok(id)
+    Ending::of(holds.iter().map(Hold::lease))?
+        .write(engine, transaction)
+        .await
 }
 
 /// As [`keep`], before a body begins, and in bounded time. Nothing was done under a lease of its own, so a store that is
@@ -101,7 +102,9 @@ pub(crate) async fn keep_at_once(
     // None are left of a lease that was lost.
     let alone = hold.lease().hold_count() <= 1;
     let keeps = keep(std::slice::from_ref(hold), transaction);
-    let kept = hold.engine().within(Some(STATEMENT_TIMEOUT), keeps).await;
+    // A row that others keep locked is told first.
+    let limit = STATEMENT_TIMEOUT * 6 / 5;
+    let kept = hold.engine().within(Some(limit), keeps).await;
     let kept = kept.unwrap_or_else(|| Err(not_answered(hold.lease().key())));
     kept.map_err(|error| match error.before_the_work() {
         LockError::Lost {
@@ -141,33 +144,46 @@ where
     kept.unwrap_or_else(|_| Err(failed(hold.lease(), commit_unanswered(COMMIT_TIMEOUT))))
 }
 
-/// Keeps the leases that it could close, and checks the others, whose locks go on with another hold or end with
-/// what keeps them already. One step decides which it is, so nobody enters a lock that ends.
-async fn keep_leases<'l>(
-    leases: impl Iterator<Item = &'l Lease> + Clone,
-    engine: &EngineHandle,
-    transaction: &mut dyn FenceConnection,
-) -> Result<(Vec<Closed<'l>>, TransactionId), LockError> {
-    if leases.clone().any(Lease::keeps_hold_min) {
-        return Err(no_hold_min());
-    }
-    leases.clone().try_for_each(Lease::check_alone)?;
-    let (mut closed, mut others) = (Vec::new(), Vec::new());
-    for lease in leases {
-        if !lease.is_kept_in_transaction() && lease.close() {
-            closed.push(Closed(lease));
-        } else {
-            others.push(lease);
+/// Leases that end with a transaction, and others, whose locks go on with another hold or end with what keeps them
+/// already. One step decides which it is, so nobody enters a lock that ends.
+struct Ending<'l> {
+    closed: Vec<Closed<'l>>,
+    others: Vec<&'l Lease>,
+}
+
+impl<'l> Ending<'l> {
+    fn of(leases: impl Iterator<Item = &'l Lease> + Clone) -> Result<Self, LockError> {
+        if leases.clone().any(Lease::keeps_hold_min) {
+            return Err(no_hold_min());
         }
+        leases.clone().try_for_each(Lease::check_alone)?;
+        let (mut closed, mut others) = (Vec::new(), Vec::new());
+        for lease in leases {
+            if !lease.is_kept_in_transaction() && lease.close() {
+                closed.push(Closed(lease));
+            } else {
+                others.push(lease);
+            }
+        }
+        Ok(Self { closed, others })
     }
-    let mut id = verify(others, engine, transaction).await?;
-    let leases = closed.iter().map(|closed| closed.0).collect();
-    let released = |lease: &Lease, transaction| {
-        id = transaction;
-        lease.keep_in_transaction()
-    };
-    ask(leases, engine, transaction, Dialect::release, released).await?;
-    Ok((closed, id))
+
+    /// Writes the end of those that are closed, which the transaction keeps from here on, and checks the others.
+    /// Returns the transaction's id.
+    async fn write(
+        &self,
+        engine: &EngineHandle,
+        transaction: &mut dyn FenceConnection,
+    ) -> Result<TransactionId, LockError> {
+        let mut id = verify(self.others.iter().copied(), engine, transaction).await?;
+        let leases = self.closed.iter().map(|closed| closed.0).collect();
+        let released = |lease: &Lease, transaction| {
+            id = transaction;
+            lease.keep_in_transaction()
+        };
+        ask(leases, engine, transaction, Dialect::release, released).await?;
+        Ok(id)
+    }
 }
 
 /// Writes the success of an attempt into the transaction, together with the end of its lock.
@@ -178,15 +194,20 @@ pub(crate) async fn complete(
     transaction: &mut dyn FenceConnection,
     completion: &Completion<'_>,
 ) -> Result<(), LockError> {
-    let (closed, _) = keep_leases(std::iter::once(lease), engine, transaction).await?;
+    let ending = Ending::of(std::iter::once(lease))?;
     let source = check_of(lease, engine)?.source;
     let mut again = Again::new(engine);
+    // The record first: while others keep that locked, the lease goes on.
     loop {
         let written = completion.write(transaction, source).await;
         match written.map_err(|error| failed(lease, error))? {
             Asked::Found(()) => break,
-            Asked::Skipped => again.after_a_pause(lease.key()).await?,
+            Asked::Skipped => {
+                again.after_a_pause(lease.key()).await?;
+                lease.check()?;
+            }
             Asked::Gone => {
+                verify([lease], engine, transaction).await?;
                 return Err(begin_anew(
                     lease.key(),
                     "the transaction does not see the record of this attempt: its snapshot is older than the attempt; \
@@ -195,8 +216,9 @@ pub(crate) async fn complete(
             }
         }
     }
+    ending.write(engine, transaction).await?;
     // What would enter the lock from here on would stay when the transaction ends it.
-    closed.into_iter().for_each(std::mem::forget);
+    ending.closed.into_iter().for_each(std::mem::forget);
     Ok(())
 }
 
