@@ -96,10 +96,7 @@ impl World {
         let row = row.clone();
         let free = wanted && !locked && !(row.is_held() && self.is_excused(&row));
         let since = &mut self.checks.keys[key].blocked_since;
-        if !free {
-            *since = None;
-        } else if now > *since.get_or_insert(now) + limit {
-            let blocked = (now - since.unwrap_or(now)) / MS;
+        if let Some(blocked) = too_long(since, free, now, limit) {
             self.fail(format!(
                 "{} is wanted, and nobody has got it for {blocked} ms",
                 self.keys[key]
@@ -115,10 +112,7 @@ impl World {
         let now = self.now;
         let idle = self.has_idle_place(key);
         let since = &mut self.checks.keys[key].idle_since;
-        if !idle {
-            *since = None;
-        } else if now > *since.get_or_insert(now) + limit {
-            let idle = (now - since.unwrap_or(now)) / MS;
+        if let Some(idle) = too_long(since, idle, now, limit) {
             self.fail(format!(
                 "a place of {} is wanted, and nobody has got it for {idle} ms",
                 self.keys[key]
@@ -221,4 +215,14 @@ impl World {
             .iter()
             .any(|(excused, until)| *excused == lease && self.now < *until)
     }
+}
+
+/// For how many ms something has been so, if that is longer than `limit`. It has been so since `since`.
+fn too_long(since: &mut Option<u64>, is_so: bool, now: u64, limit: u64) -> Option<u64> {
+    if !is_so {
+        *since = None;
+        return None;
+    }
+    let length = now - *since.get_or_insert(now);
+    (length > limit).then_some(length / MS)
 }

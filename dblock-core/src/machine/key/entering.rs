@@ -13,7 +13,6 @@ use super::asking::{Arriving, Unentered, locked_pause};
 use super::held::{Grant, Held, Times};
 use super::queue::WANTED_FOR;
 use super::requests::Sent;
-
 use crate::machine::call::{Call, Takes};
 use crate::machine::env::{Env, Time};
 use crate::machine::out::{Note, Refusal, Reply, Turn, Waiter};
