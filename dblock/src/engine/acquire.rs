@@ -112,7 +112,7 @@ impl EngineHandle {
         let call = Arc::new(call);
         let (to, answer) = oneshot::channel();
         let asks = Arc::clone(&call);
-        if let Some(refused) = self.refuses(&call, &self.site(call.options.function), of_key.key()) {
+        if let Some(refused) = self.refuses(&call, of_key.key()) {
             self.shared
                 .step(of_key, |machine, env| machine.end_turn(env, turn.number));
             return Err(refused);
@@ -148,8 +148,7 @@ impl EngineHandle {
         asks: impl FnOnce(&mut Machine, &mut Env<'_>, Arc<Call>, AcquireReply) -> N,
     ) -> Result<(Asked<'_>, Option<Unscheduled>), LockError> {
         let shared = &self.shared;
-        let site = shared.meter.site(call.options.function);
-        if let Some(refused) = self.refuses(&call, &site, key) {
+        if let Some(refused) = self.refuses(&call, key) {
             return Err(refused);
         }
         let (to, answer) = oneshot::channel();
@@ -160,17 +159,23 @@ impl EngineHandle {
         let asked = Asked::new(self, of_key, number.and_then(Into::into), answer, call);
         if shared.stopped.load(Ordering::Acquire) {
             // The engine may have ended just before this acquire.
-            return Err(shutdown(&site, key));
+            return Err(self.shut_down(&asked.call, key));
         }
         Ok((asked, unscheduled))
     }
 
     /// Why a caller may not ask for a lock at all.
-    fn refuses(&self, call: &Call, site: &Site, key: &Key) -> Option<LockError> {
+    fn refuses(&self, call: &Call, key: &Key) -> Option<LockError> {
         let shared = &self.shared;
         let stops =
             shared.stopping.load(Ordering::Acquire) && !call.nested || shared.stopped.load(Ordering::Acquire);
-        stops.then(|| shutdown(site, key))
+        stops.then(|| self.shut_down(call, key))
+    }
+
+    fn shut_down(&self, call: &Call, key: &Key) -> LockError {
+        self.site(call.options.function)
+            .acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
+        LockError::shutdown(Some(key.to_typed()))
     }
 }
 
@@ -183,7 +188,6 @@ pub(super) struct Asked<'a> {
     pub(super) number: Option<u64>,
     answer: oneshot::Receiver<Acquired>,
     pub(super) call: Arc<Call>,
-    site: Site,
 }
 
 impl<'a> Asked<'a> {
@@ -194,7 +198,6 @@ impl<'a> Asked<'a> {
         answer: oneshot::Receiver<Acquired>,
         call: Arc<Call>,
     ) -> Self {
-        let site = engine.site(call.options.function);
         Self {
             engine,
             of_key,
@@ -202,7 +205,6 @@ impl<'a> Asked<'a> {
             number,
             answer,
             call,
-            site,
         }
     }
 
@@ -217,8 +219,7 @@ impl<'a> Asked<'a> {
         if let Ok((given, _)) = answer {
             return given;
         }
-        self.site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
-        Err(LockError::shutdown(Some(self.of_key.key().to_typed())))
+        Err(self.engine.shut_down(&self.call, self.of_key.key()))
     }
 
     /// It counts as waiting from when it was not answered at once, for as long as `waiting` lives.
@@ -229,10 +230,14 @@ impl<'a> Asked<'a> {
         poll_fn(|context| {
             let polled = Pin::new(&mut self.answer).poll(context);
             if polled.is_pending() {
-                waiting.get_or_insert_with(|| self.site.waits());
+                waiting.get_or_insert_with(|| self.site().waits());
             }
             polled
         })
+    }
+
+    fn site(&self) -> Site {
+        self.engine.site(self.call.options.function)
     }
 
     /// The lock, with a lease.
@@ -271,7 +276,7 @@ impl Drop for Asked<'_> {
             shared.give_back(&self.of_key, given);
         }
         let waited = self.engine.now().since(self.call.since);
-        self.site.acquire_ended(AcquireOutcome::Dropped, waited);
+        self.site().acquire_ended(AcquireOutcome::Dropped, waited);
         if let Some(number) = self.number {
             shared.step(&self.of_key, |machine, env| machine.give_up(env, number));
         }
@@ -285,9 +290,4 @@ pub(super) fn asked_or_refusal<'a, 'e>(
     asked
         .as_mut()
         .map_err(|refused| std::mem::replace(refused, LockError::shutdown(None)))
-}
-
-fn shutdown(site: &Site, key: &Key) -> LockError {
-    site.acquire_ended(AcquireOutcome::Shutdown, Duration::ZERO);
-    LockError::shutdown(Some(key.to_typed()))
 }

@@ -1,5 +1,6 @@
 //! A transaction takes a free key itself.
 
+use std::io;
 use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -80,6 +81,11 @@ impl LockManager {
         };
         let (mut transaction, ()) = match try_join(begins, makes_row).await {
             Ok(opened) => opened,
+            Err(None) if began.left(&self.shared.engine).is_some_and(|left| left.is_zero()) => {
+                let message = "the pool had no free connection, or the server did not answer BEGIN, in time";
+                let error = io::Error::new(io::ErrorKind::TimedOut, message);
+                return Err(LockError::store_of(key, fence::begin_failed(error.into())));
+            }
             Err(None) => return turn.for_lease(Duration::ZERO).await.map(Err),
             Err(Some(error)) => return Err(LockError::store_of(key, fence::begin_failed(error))),
         };

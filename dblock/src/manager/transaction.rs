@@ -216,10 +216,14 @@ impl LockManager {
                 let takes = self.takes(key);
                 let hold = match self.enter_or_turn(key, options, began, takes).await? {
                     Entered::Hold(hold) => hold,
-                    Entered::Turn(turn) => match self.take(key, turn, began, pool).await? {
-                        Ok(opened) => return Ok(opened),
-                        Err(hold) => hold,
-                    },
+                    Entered::Turn(turn) => {
+                        let took = self.take(key, turn, began, pool).await;
+                        let waited = || began.waited(&self.shared.engine);
+                        match took.map_err(|error| error.after(waited()))? {
+                            Ok(opened) => return Ok(opened),
+                            Err(hold) => hold,
+                        }
+                    }
                 };
                 if let Some((hold, connection)) = self.connect_under(hold, options, began, pool).await? {
                     return Self::open_under(hold, options, connection, pool_id(pool)).await;

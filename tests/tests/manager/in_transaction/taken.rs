@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use dblock::fence::FenceConnection;
 use dblock::store::StoreErrorKind;
-use dblock::{Key, LockManager, begin, distributed_lock};
+use dblock::{Key, LockError, LockManager, begin, distributed_lock};
 use dblock_conformance::Fixture as _;
 use dblock_tests::backend::{Kind, Place};
 use dblock_tests::{Backend, on_every_store};
@@ -24,6 +24,7 @@ on_every_store!(servers:
     a_try_that_takes_nothing_does_not_keep_the_holder_from_its_renewal,
     a_ceiling_ahead_of_the_clock_is_no_loss_of_order,
     a_full_pool_does_not_stop_others,
+    a_full_pool_is_no_slow_store,
     one_after_the_other_takes_the_key,
     the_body_can_check_the_lock,
 );
@@ -222,6 +223,19 @@ async fn a_full_pool_does_not_stop_others(backend: Backend) {
         drop(later.await.unwrap());
         holds.release().await.unwrap();
         assert!(waits.await.unwrap().unwrap() > second);
+    });
+}
+
+async fn a_full_pool_is_no_slow_store(backend: Backend) {
+    let locks = backend.manager().await;
+    is_free(&locks).await;
+    on_its_pool!(backend, pool => {
+        let full = of_one(pool).await;
+        let _taken = full.acquire().await.unwrap();
+        let call = locks.lock("key").wait(Duration::from_millis(200));
+        let refused = call.transaction(&full, async |_| Ok::<_, LockError>(())).await.unwrap_err();
+        assert!(refused.is_store(), "{refused:?}");
+        assert!(refused.to_string().contains("the pool had no free connection"), "{refused}");
     });
 }
 
