@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use crate::{check, failover, history, report, run, worker};
+use crate::{check, failover, history, report, run, soak, worker};
 
 #[derive(Debug, Parser)]
 #[command(
@@ -24,6 +24,8 @@ enum Command {
     Run(run::Arguments),
     /// Make servers fail over while callers hold and wait, and measure.
     Failover(failover::Arguments),
+    /// Lock many keys for long, and measure what grows.
+    Soak(soak::Arguments),
     /// Check the history of an earlier run again.
     Check {
         /// The folder of the history.
@@ -44,6 +46,7 @@ pub fn main() -> ExitCode {
     let ended = match Cli::parse().command {
         Command::Run(arguments) => run::main(&arguments),
         Command::Failover(arguments) => run::until_signal(failover::run(&arguments)),
+        Command::Soak(arguments) => run::until_signal(soak::run(&arguments)),
         Command::Check { folder } => check_again(&folder),
         Command::Export { folder } => export(&folder),
         Command::Worker(arguments) => worker::main(&arguments),

@@ -28,6 +28,7 @@ mod resource;
 mod run;
 mod schedule;
 mod settings;
+mod soak;
 mod target;
 mod timeline;
 mod worker;
