@@ -7,6 +7,7 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::record::RecordChange;
+use super::row::LeaseEnd;
 use crate::key::Key;
 
 /// One request for one row.
@@ -28,15 +29,12 @@ pub struct Request {
     pub record: Option<Arc<RecordChange>>,
 }
 
-/// Without the lease of a transfer, which may be the secret of a ticket.
+/// With the end of the lease only: that of a transfer may be the secret of a ticket.
 impl fmt::Debug for Request {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut fields = f.debug_struct("Request");
-        fields.field("key", &self.key);
-        if !matches!(self.action, Action::Transfer(_)) {
-            fields.field("lease_id", &self.lease_id);
-        }
-        fields
+        f.debug_struct("Request")
+            .field("key", &self.key)
+            .field("lease_id", &LeaseEnd(self.lease_id))
             .field("action", &self.action)
             .field("record", &self.record)
             .finish()
@@ -169,14 +167,15 @@ impl Transfer {
     }
 }
 
-/// Without the lease, which may be the secret of a ticket.
+/// With the end of the lease only, which may be the secret of a ticket.
 impl fmt::Debug for Transfer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Transfer")
+            .field("to", &LeaseEnd(self.to))
             .field("owner", &self.owner)
             .field("ttl", &self.ttl)
             .field("holder", &self.holder)
-            .finish_non_exhaustive()
+            .finish()
     }
 }
 

@@ -48,7 +48,9 @@ impl Holder {
 /// A row of the lock table. Times are those of the store's clock. A store [without a
 /// clock](crate::store::Capabilities::clock) takes them from the clocks of the processes that wrote and read
 /// the row, and estimates `expire_at`. Such times are for people only.
-#[derive(Debug, Clone, PartialEq, Eq)]
+///
+/// `Debug` shows the end of `lease_id` only, because all of it may be the secret of a ticket.
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LockRow {
     /// The key. A manager gives it as it was typed, and a store with the manager's namespace.
@@ -85,6 +87,38 @@ pub struct LockRow {
     pub transaction: Option<OpenTransaction>,
     /// The clock when the row was read.
     pub now: Timestamp,
+}
+
+impl fmt::Debug for LockRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockRow")
+            .field("key", &self.key)
+            .field("owner", &self.owner)
+            .field("reentrant_count", &self.reentrant_count)
+            .field("expire_at", &self.expire_at)
+            .field("lease_id", &LeaseEnd(self.lease_id))
+            .field("fence_token", &self.fence_token)
+            .field("fence_ceiling", &self.fence_ceiling)
+            .field("wanted_until", &self.wanted_until)
+            .field("acquired_at", &self.acquired_at)
+            .field("holder", &self.holder)
+            .field("revoked", &self.revoked)
+            .field("next", &self.next)
+            .field("shared", &self.shared)
+            .field("transaction", &self.transaction)
+            .field("now", &self.now)
+            .finish()
+    }
+}
+
+/// Shows the last eight digits of a lease: enough to tell leases apart, and too few to adopt a ticket.
+pub(super) struct LeaseEnd(pub(super) Uuid);
+
+impl fmt::Debug for LeaseEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = self.0.simple().to_string();
+        write!(f, "…{}", &digits[24..])
+    }
 }
 
 /// A transaction that has not ended and keeps a key. It has taken the key, has ended the key's lease with its
@@ -348,6 +382,17 @@ mod tests {
         let mut over = two;
         over[1].now = Timestamp::from_micros(9);
         assert_eq!(LockRow::deadlocks(&over), [false; 3], "its lease has ended");
+    }
+
+    #[test]
+    fn debug_shows_the_end_of_the_lease_only() {
+        let mut row = LockRow::new(Key::new(None, "k").unwrap(), Timestamp::EPOCH);
+        row.lease_id = Uuid::from_u128(0x1234_5678_9abc_4def_8123_4567_89ab_cdef);
+        let shown = format!("{row:?}");
+        assert!(shown.contains("…89abcdef"), "{shown}");
+        for secret in ["12345678", "4def", "8123"] {
+            assert!(!shown.contains(secret), "{shown}");
+        }
     }
 
     #[test]

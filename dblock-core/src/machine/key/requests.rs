@@ -1,6 +1,7 @@
 //! Decides what is sent for a key, and when to look at it again; applies the store's answers; says what is
 //! still to be done.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,11 +29,20 @@ pub struct Transmit {
 }
 
 /// The request on its way.
-#[derive(Debug)]
 pub(super) struct OnItsWay {
     pub(super) lease_id: Uuid,
     pub(super) sent_at: Time,
     pub(super) what: Sent,
+}
+
+/// Without the lease, which may be the secret of a ticket.
+impl fmt::Debug for OnItsWay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OnItsWay")
+            .field("sent_at", &self.sent_at)
+            .field("what", &self.what)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
