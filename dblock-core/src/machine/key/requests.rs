@@ -321,32 +321,26 @@ impl<A, C> Machine<A, C> {
             self.notes.extend(held.renewal_lag(env.now).map(Note::RenewalLag));
             held.hand_over_until(self.fairness.extended(*wanted, env));
         }
-        let entering = enters(action);
-        let others_want = match &answer {
-            Ok(Outcome::Extended { wanted, .. }) if entering.is_some() => Some(*wanted),
-            _ => None,
-        };
-        let failed = answer.as_ref().err().filter(|_| entering.is_some()).cloned();
-        let enters_row_that_is_locked = entering.is_some() && matches!(answer, Ok(Outcome::Skipped));
+        let entering = enters(action).map(|limit| (limit, answer.clone()));
         let after = held.apply_answer(action, sent.sent_at, answer, env.now);
-        if let Some(error) = failed {
-            self.refuse_hopeless(&error);
-            self.asking.note_answer(LastAnswer::Failed(error), env.now);
-            return;
-        }
-        if enters_row_that_is_locked {
-            self.asking.note_answer(LastAnswer::RowLocked, env.now);
-            self.refuse_locked_out(self.asking.locked_since(env.now), env.now);
-            return;
-        }
-        if let Some(others_want) = others_want.filter(|_| !held.has_room()) {
-            if others_want {
-                // They may have come first.
-                held.hand_over_until(env.now);
+        match entering {
+            Some((_, Err(error))) => {
+                self.refuse_hopeless(&error);
+                self.asking.note_answer(LastAnswer::Failed(error), env.now);
             }
-            let holder = held.holder(env.now);
-            self.busy(holder, entering, env);
-            return;
+            Some((_, Ok(Outcome::Skipped))) => {
+                self.asking.note_answer(LastAnswer::RowLocked, env.now);
+                self.refuse_locked_out(self.asking.locked_since(env.now), env.now);
+            }
+            Some((limit, Ok(Outcome::Extended { wanted, .. }))) if !held.has_room() => {
+                if wanted {
+                    // They may have come first.
+                    held.hand_over_until(env.now);
+                }
+                let holder = held.holder(env.now);
+                self.busy(holder, Some(limit), env);
+            }
+            _ => {}
         }
         if let After::Over { passed_on } = after
             && let Some(held) = self.end_lease(env.now)
