@@ -60,7 +60,11 @@ impl<C> Held<C> {
     /// key was freed by force since.
     fn renew_at(&self) -> Option<Time> {
         let times = self.times()?;
-        if !self.current.call.options.renew && !self.is_shared() {
+        let is_renewed = match &self.group {
+            Some(group) => group.is_renewed(),
+            None => self.current.call.options.renew,
+        };
+        if !is_renewed {
             return None;
         }
         let until = if self.current.is_revoked() {

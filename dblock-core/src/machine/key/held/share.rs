@@ -25,6 +25,8 @@ pub(super) struct Group {
     last_seat: u64,
     /// The ends that no renewal moves.
     own_ends: BTreeSet<(Time, u64)>,
+    /// How many have no such end.
+    endless: u32,
     /// When all of them end unless the lease is extended.
     deadline: Time,
     /// The largest of their limits.
@@ -50,20 +52,24 @@ impl Group {
             members: BTreeMap::new(),
             last_seat: first.seat,
             own_ends: BTreeSet::new(),
+            endless: 0,
             deadline,
             limit: 0,
             room: 0,
             room_limit: NO_LIMIT,
             number: 0,
         };
-        group.add(Arc::clone(first));
+        let not_renewed = (!first.call.options.renew).then_some(deadline);
+        group.add(Arc::clone(first), not_renewed);
         group
     }
 
-    fn add(&mut self, ownership: Arc<Ownership>) {
-        let (seat, ttl) = (ownership.seat, ownership.call.options.ttl);
-        let own_end = own_end(&ownership, ttl, ownership.since);
+    /// `not_renewed`: when it ends if it does not want its lease renewed.
+    fn add(&mut self, ownership: Arc<Ownership>, not_renewed: Option<Time>) {
+        let seat = ownership.seat;
+        let own_end = own_end(&ownership, not_renewed);
         self.own_ends.extend(own_end.map(|end| (end, seat)));
+        self.endless += u32::from(own_end.is_none());
         self.limit = self.limit.max(ownership.call.options.limit.unwrap_or(NO_LIMIT));
         let member = Member {
             ownership,
@@ -85,11 +91,10 @@ impl Group {
 
     fn remove(&mut self, ownership: &Arc<Ownership>) {
         let seat = ownership.seat;
-        if let Some(Member {
-            own_end: Some(end), ..
-        }) = self.members.remove(&seat)
-        {
-            self.own_ends.remove(&(end, seat));
+        match self.members.remove(&seat).map(|member| member.own_end) {
+            Some(Some(end)) => drop(self.own_ends.remove(&(end, seat))),
+            Some(None) => self.endless -= 1,
+            None => {}
         }
     }
 
@@ -99,7 +104,7 @@ impl Group {
         let Some(member) = self.get_mut(ownership) else {
             return;
         };
-        let after = own_end(ownership, ttl, now);
+        let after = own_end(ownership, not_renewed(ownership.call.options.renew, ttl, now));
         let before = std::mem::replace(&mut member.own_end, after);
         if let Some(before) = before {
             self.own_ends.remove(&(before, seat));
@@ -119,6 +124,12 @@ impl Group {
     pub(super) fn first_end(&self) -> Time {
         let own = self.own_ends.first().map(|(end, _)| *end);
         own.map_or(self.deadline, |own| own.min(self.deadline))
+    }
+
+    /// Somebody may be inside for longer than the lease lasts by now.
+    pub(super) fn is_renewed(&self) -> bool {
+        let longer = |(end, _): &(Time, u64)| *end > self.deadline;
+        self.endless > 0 || self.own_ends.last().is_some_and(longer)
     }
 
     /// The lease was extended.
@@ -158,9 +169,8 @@ impl Group {
     }
 }
 
-/// When an owner ends that has this ttl from `since` on, whatever is renewed.
-fn own_end(owner: &Ownership, ttl: Duration, since: Time) -> Option<Time> {
-    let not_renewed = not_renewed(owner.call.options.renew, ttl, since);
+/// When an owner ends, whatever is renewed.
+fn own_end(owner: &Ownership, not_renewed: Option<Time>) -> Option<Time> {
     owner.max_hold_until.into_iter().chain(not_renewed).min()
 }
 
@@ -306,7 +316,7 @@ impl<C> Held<C> {
         );
         ownership.seat = group.last_seat;
         let ownership = Arc::new(ownership);
-        group.add(Arc::clone(&ownership));
+        group.add(Arc::clone(&ownership), not_renewed);
         self.current = Arc::clone(&ownership);
         self.state = State::Held(Holds {
             count: inside + 1,

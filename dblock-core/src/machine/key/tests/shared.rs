@@ -316,3 +316,25 @@ fn one_who_joins_after_all_have_left_has_the_extended_lease() {
         "that of the pass-on was shorter: {end:?}"
     );
 }
+
+#[test]
+fn a_lease_of_those_who_want_no_renewal_is_not_renewed() {
+    let mut a = shared(u32::MAX);
+    let first = a.ownership.clone();
+    comes(&mut a, "b", sharing(u32::MAX).renew(false));
+    let b = std::mem::replace(&mut a.ownership, first).unwrap();
+    a.passes(50 * MS);
+    assert_eq!(counts(&mut a), (2, None));
+    answered(&mut a, 2);
+    a.passes(TTL / 2);
+    assert_eq!(counts(&mut a), (2, None), "a is renewed");
+    answered(&mut a, 2);
+    a.leaves("a", true);
+    a.passes(50 * MS);
+    assert_eq!(counts(&mut a), (1, None), "the row follows");
+    answered(&mut a, 1);
+    a.passes(3_900 * MS);
+    assert_eq!((a.sends(), b.ended()), (None, None));
+    a.passes(100 * MS);
+    assert_eq!((a.sends(), b.ended()), (None, Some(LostReason::Expired)));
+}
