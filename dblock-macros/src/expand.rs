@@ -43,9 +43,7 @@ fn bare(kind: Kind, args: TokenStream, item: TokenStream) -> TokenStream {
     if function.sig.asyncness.is_some() {
         function.sig.constness = None;
         function.sig.abi = None;
-    } else if check::contains(function.body.stream(), "await")
-        && !check::was_made_to_block(function.body.stream())
-    {
+    } else if function.lacks_async {
         function.sig.asyncness = Some(parse_quote!(async));
         function.sig.constness = None;
     }

@@ -21,6 +21,8 @@ pub(crate) struct Function {
     pub(crate) body: Group,
     /// It is not async, and gives no future.
     pub(crate) is_blocking: bool,
+    /// Its `async` was forgotten.
+    pub(crate) lacks_async: bool,
 }
 
 impl Function {
@@ -53,9 +55,9 @@ impl Function {
         })?;
         let (inner_attrs, body) = split_inner_attributes(body)?;
         let is_async = sig.asyncness.is_some() || future_output(&sig.output).is_some();
-        // Its `async` was forgotten, or another attribute such as `#[tokio::main]` has taken it away.
-        let awaits = || check::contains(body.stream(), "await") && !check::blocks_itself(body.stream());
-        let is_blocking = !is_async && !awaits() && !check::was_made_to_block(body.stream());
+        let contains = |word| check::contains(body.stream(), word);
+        let lacks_async = !is_async && contains("await") && !contains("block_on");
+        let is_blocking = !is_async && !lacks_async && !check::was_made_to_block(body.stream());
         Ok(Self {
             attrs,
             inner_attrs,
@@ -64,6 +66,7 @@ impl Function {
             sig,
             body,
             is_blocking,
+            lacks_async,
         })
     }
 }
