@@ -2,13 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::facts::Facts;
+use super::facts::{Facts, LONGEST_LEASE};
 use crate::history::{Count, End, Event, Form, History, How, Line, MS};
 use crate::process_id::ProcessId;
-use crate::worker::LONGEST_TTL;
-
-/// How long after its request a lease that nobody entered ends for its process.
-pub(super) const LONGEST_LEASE: i64 = LONGEST_TTL.as_secs().cast_signed() * 1_000 * MS;
 
 /// The largest difference of two successive tokens of one lease that the history shows: some owners write no
 /// section. The first token of a lease is the store's clock in microseconds.

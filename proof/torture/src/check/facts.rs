@@ -28,7 +28,8 @@ const SESSION_ENDS_LATE: i64 = 3_000 * MS;
 /// How long an expired lease of etcd may still be there: the leader checks for expiry twice a second.
 const EXPIRES_LATE: i64 = 1_000 * MS;
 
-const LONGEST_LEASE: i64 = LONGEST_TTL.as_secs().cast_signed() * 1_000 * MS;
+/// How long after its request a lease that nobody entered ends for its process.
+pub(super) const LONGEST_LEASE: i64 = LONGEST_TTL.as_secs().cast_signed() * 1_000 * MS;
 
 /// From one moment to another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::Verdict;
-use super::calls::{Call, Calls, LONGEST_LEASE};
-use super::facts::{Facts, Span};
+use super::calls::{Call, Calls};
+use super::facts::{Facts, LONGEST_LEASE, Span};
 use super::finding::Finding;
 use crate::history::{End, MS};
 use crate::process_id::ProcessId;
