@@ -13,6 +13,7 @@ pub mod backend;
 pub mod busy_operator;
 pub mod child;
 pub mod counting;
+pub mod deadlock;
 pub mod faulty_store;
 pub mod line;
 pub mod own_server;

@@ -1,14 +1,12 @@
 //! The answers of the commands: text, JSON, errors.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::time::Duration;
 
-use dblock::{LockManager, LockOptions};
+use dblock::LockOptions;
+use dblock_tests::deadlock::deadlock;
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, Kind, on_every_store};
 use serde_json::Value;
-use tokio::sync::Barrier;
 
 use crate::program::{bare, dblock, said};
 
@@ -101,19 +99,7 @@ fn fields(value: &Value) -> Vec<&str> {
 /// Two calls hold a key each and wait for that of the other.
 async fn ls_marks_a_deadlock(backend: Backend) {
     let (one, two) = (backend.manager().await, backend.manager().await);
-    let both_hold = Arc::new(Barrier::new(2));
-    let spawn = |locks: LockManager, own: &'static str, other: &'static str| {
-        let both_hold = Arc::clone(&both_hold);
-        tokio::spawn(async move {
-            let waits = async {
-                both_hold.wait().await;
-                let wait = Duration::from_mins(1);
-                locks.lock(other).wait(wait).run(async {}).await
-            };
-            locks.lock(own).run(waits).await
-        })
-    };
-    let (first, second) = (spawn(one.clone(), "a", "b"), spawn(two, "b", "a"));
+    let [first, second] = deadlock(one.clone(), two);
     let guard = one.lock("c").acquire().await.unwrap();
     let marks = async || {
         let listed = said(dblock(&backend).args(["ls", "--json"])).await.json();

@@ -1,6 +1,5 @@
 //! What the pages show, in which order, and where their links lead.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
@@ -9,9 +8,9 @@ use dblock::{LockManager, LockOptions, OnCrash, RunOptions};
 use dblock_web::{Access, router};
 
 use super::{get, memory};
+use dblock_tests::deadlock::deadlock;
 use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, Kind};
-use tokio::sync::Barrier;
 use tokio::time::timeout;
 
 #[tokio::test]
@@ -232,19 +231,7 @@ async fn a_keys_page_tells_what_the_row_and_the_record_have() {
 async fn a_deadlock_is_marked() {
     let backend = Backend::new(Kind::Sqlite).await.expect("it needs no server");
     let (one, two) = (backend.manager().await, backend.manager().await);
-    let both_hold = Arc::new(Barrier::new(2));
-    let spawn = |locks: LockManager, own: &'static str, other: &'static str| {
-        let both_hold = Arc::clone(&both_hold);
-        tokio::spawn(async move {
-            let waits = async {
-                both_hold.wait().await;
-                let wait = Duration::from_mins(1);
-                locks.lock(other).wait(wait).run(async {}).await
-            };
-            locks.lock(own).run(waits).await
-        })
-    };
-    let (first, second) = (spawn(one.clone(), "a", "b"), spawn(two, "b", "a"));
+    let [first, second] = deadlock(one.clone(), two);
     let app: Router = router(one, Access::read_only());
     let marked = async {
         while get(&app, "/list").await.body.matches(" (deadlock)").count() < 2 {
