@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dblock::store::{MemoryStore, Store};
-use dblock::{LockManager, LockManagerBuilder, LockRow, Source as _, StoreSource, open};
+use dblock::{LockGuard, LockManager, LockManagerBuilder, LockRow, Source as _, StoreSource, open};
 use dblock_conformance::Fixture;
 use sqlx::mysql::MySqlPoolOptions;
 use sqlx::postgres::PgPoolOptions;
@@ -209,6 +209,16 @@ async fn built(builder: impl Fn() -> LockManagerBuilder) -> LockManager {
             manager => return manager.unwrap(),
         }
     }
+}
+
+/// Waits until the lease has been renewed.
+pub async fn renewed(guard: &LockGuard) {
+    let mut before = guard.remaining();
+    eventually("the lease is renewed", || {
+        let now = guard.remaining();
+        std::mem::replace(&mut before, now) < now
+    })
+    .await;
 }
 
 /// Waits until `done` is true, in real time, for at most half a minute.

@@ -14,6 +14,7 @@ use dblock_etcd::etcd_client::{
 use dblock_servers::certificates::{Certificates, USER};
 use dblock_servers::etcd::{Tokens, start_with_tls};
 use dblock_servers::{Kind, Purpose, Server, is_installed};
+use dblock_tests::backend::renewed;
 use uuid::Uuid;
 
 const PASSWORD: &str = "hush";
@@ -172,16 +173,7 @@ async fn a_login_that_a_change_of_users_has_ended_is_made_again() {
         .await
         .unwrap();
     admin.user_add("three", PASSWORD, None).await.unwrap();
-    let mut left = guard.remaining();
-    loop {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        assert!(!guard.is_lost(), "{guard:?}");
-        let before = std::mem::replace(&mut left, guard.remaining());
-        if left > before {
-            // It was renewed.
-            break;
-        }
-    }
+    renewed(&guard).await;
     guard.release().await.unwrap();
 }
 

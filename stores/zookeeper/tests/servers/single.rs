@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dblock::store::{Action, Outcome, Request, Store, StoreErrorKind, WakeUp};
-use dblock::{Key, LockError, LockGuard, LockManager, Severity};
+use dblock::{Key, LockError, LockManager, Severity};
 use dblock_core::store::events::{Event, counted};
 use dblock_servers::slow_disk::SlowDisk;
 use dblock_servers::zookeeper::start_on_slow_disk;
 use dblock_servers::{Kind, Purpose, Server};
 use dblock_sharded::ShardedStore;
-use dblock_tests::backend::eventually;
+use dblock_tests::backend::renewed;
 use dblock_tests::proxy::{Proxy, Traffic};
 use dblock_zookeeper::ZookeeperStore;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -238,16 +238,6 @@ async fn a_look_at_the_token_opens_no_session() {
     assert!(fence.unwrap().is_some());
     assert_eq!(connections(&server).await, before);
     guard.release().await.unwrap();
-}
-
-/// Until the lease was renewed.
-async fn renewed(guard: &LockGuard) {
-    let mut before = guard.remaining();
-    eventually("the lease is renewed", || {
-        let now = guard.remaining();
-        std::mem::replace(&mut before, now) < now
-    })
-    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
