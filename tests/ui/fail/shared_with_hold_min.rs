@@ -6,7 +6,12 @@ async fn price(item: u64) -> Result<u64, OrderError> {
     Ok(item)
 }
 
+#[distributed_lock(key = "provider", hold_min = "1m", limit = 8)]
+async fn charge(cents: i64) -> Result<(), OrderError> {
+    Ok(())
+}
+
 fn main() {
-    // One mistake is one error: the function is still there.
-    drop(price(1));
+    // One mistake is one error: the functions are still there.
+    drop((price(1), charge(1)));
 }

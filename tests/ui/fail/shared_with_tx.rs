@@ -8,7 +8,13 @@ async fn settle(id: u64, tx: &mut Transaction<'_, Postgres>) -> Result<(), Order
     Ok(())
 }
 
+#[distributed_lock(key = "order:{id}", tx = tx, shared)]
+async fn look(id: u64, tx: &mut Transaction<'_, Postgres>) -> Result<(), OrderError> {
+    sqlx::query("SELECT 1").execute(&mut **tx).await.unwrap();
+    Ok(())
+}
+
 fn main() {
-    // One mistake is one error: the function is still there.
-    let _ = settle;
+    // One mistake is one error: the functions are still there.
+    let _ = (settle, look);
 }
