@@ -6,6 +6,7 @@ use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::Command;
 
 use crate::program::{Script, bare, said};
+use crate::run::a_killed_unit_comes_back;
 
 /// The program on locks of its own, if there is a server.
 fn dblock() -> Option<impl Fn() -> Command> {
@@ -42,6 +43,13 @@ async fn a_lock_in_redis_is_taken_shown_and_freed() {
     assert_eq!(healthy.code, Some(0), "{healthy:?}");
     let records = said(dblock().args(["records", "list"])).await;
     assert_eq!(records.code, Some(78), "Redis keeps none: {records:?}");
+}
+
+#[tokio::test]
+async fn the_unit_of_a_killed_process_comes_back() {
+    let Some(dblock) = dblock() else { return };
+    assert_eq!(said(dblock().arg("migrate")).await.code, Some(0));
+    a_killed_unit_comes_back(dblock).await;
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use dblock_tests::{Backend, on_every_store};
+use nix::sys::signal::Signal;
 use tokio::process::Command;
 
 use crate::program::{Said, Script, dblock, ended, is_alive, said, until};
@@ -13,6 +14,7 @@ on_every_store!(databases:
     a_busy_lock_is_75_and_nothing_runs,
     runs_that_wait_never_overlap,
     limited_commands_run_beside_each_other,
+    the_unit_of_a_killed_process_comes_back,
     hold_min_keeps_the_lock_busy,
     hold_min_keeps_the_lock_no_longer_than_it_says,
     no_process_of_the_command_outlives_the_lock,
@@ -162,6 +164,30 @@ async fn limited_commands_run_beside_each_other(backend: Backend) {
         std::fs::write(script.path("go"), "").unwrap();
         assert_eq!(script.ended().await.code, Some(0));
     }
+}
+
+async fn the_unit_of_a_killed_process_comes_back(backend: Backend) {
+    a_killed_unit_comes_back(|| dblock(&backend)).await;
+}
+
+/// One of two processes inside is killed: nobody renews or releases its unit of the limit.
+pub(crate) async fn a_killed_unit_comes_back(dblock: impl Fn() -> Command) {
+    let two = ["--limit", "2", "--ttl", "6s"];
+    let waits = "touch begun; while ! [ -e go ]; do sleep 0.02; done";
+    let start = || Script::start_by(dblock(), &two, waits);
+    let mut inside = [start(), start()];
+    for script in &inside {
+        script.file("begun").await;
+    }
+    inside[0].signal(Signal::SIGKILL);
+    assert_eq!(inside[0].ended().await.code, None);
+    for (wait, code) in [("0s", 75), ("30s", 0)] {
+        let mut next = Script::start_by(dblock(), &["--limit", "2", "--wait", wait], "true");
+        let told = next.ended().await;
+        assert_eq!(told.code, Some(code), "{wait}: {told:?}");
+    }
+    std::fs::write(inside[1].path("go"), "").unwrap();
+    assert_eq!(inside[1].ended().await.code, Some(0));
 }
 
 async fn hold_min_keeps_the_lock_busy(backend: Backend) {
