@@ -180,6 +180,7 @@ macro_rules! manager_conformance {
             runs_once_or_says_that_it_cannot,
             runtime_is_the_callers_or_its_own,
             a_ttl_below_the_shortest_is_refused,
+            shares_and_has_tickets_as_documented,
         );
     };
     (@tests $fixture:expr => $($check:ident,)*) => {

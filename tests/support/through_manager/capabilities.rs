@@ -10,6 +10,7 @@ use tokio::time::Instant;
 
 use super::AnyFixture;
 use super::setup::{LONG, Setup};
+use super::tickets::has_tickets;
 
 /// Without tables locks name the remedy at once, and work when it was taken.
 pub async fn locks_without_tables_name_the_remedy(fixture: &dyn AnyFixture) {
@@ -80,6 +81,21 @@ pub async fn runs_once_or_says_that_it_cannot(fixture: &dyn AnyFixture) {
     assert_eq!(runs, usize::from(store.records().is_some()));
     let rows = store.inspect(&InspectFilter::new()).await;
     assert_eq!(rows.expect("inspect reads rows"), [], "nobody holds a lock");
+}
+
+/// Which stores have shared and limited locks, and which have tickets: as `docs/backends.md` and `docs/recipes.md` say.
+pub async fn shares_and_has_tickets_as_documented(fixture: &dyn AnyFixture) {
+    let locks = Setup::new(fixture).await.manager().await;
+    let can = locks.capabilities();
+    let has = (can.shares, has_tickets(&locks).await);
+    let documented: &[(bool, bool)] = match can.name {
+        "memory" | "sqlite" | "postgres" | "mysql" | "redis" | "zookeeper" => &[(true, true)],
+        "etcd" | "file" => &[(false, true)],
+        // Neither while keys move.
+        "sharded" => &[(true, true), (false, false)],
+        other => panic!("{other} is not in the table"),
+    };
+    assert!(documented.contains(&has), "{}: {has:?}", can.name);
 }
 
 /// A ttl below the store's shortest is refused before anything is sent; the shortest is taken.
