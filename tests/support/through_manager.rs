@@ -166,6 +166,9 @@ macro_rules! manager_conformance {
 
             managers_share_a_key_or_are_refused,
             a_limit_holds_over_managers,
+            a_writer_gets_in_beside_readers_that_overlap,
+            readers_get_in_beside_writers_that_follow_each_other,
+            a_waiter_for_one_place_gets_in_beside_newcomers,
 
             inspect_filters_by_prefix_and_count,
             a_look_at_one_key_sees_that_key_alone,

@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
 use dblock::store::StoreErrorKind;
-use dblock::{LockError, LockManager};
+use dblock::{LockError, LockManager, LockOptions};
 use futures_util::future::join_all;
+use tokio::sync::Barrier;
+use tokio::time::{Instant, sleep};
 
 use super::AnyFixture;
 use super::setup::{LONG, Setup};
@@ -64,7 +66,7 @@ pub async fn a_limit_holds_over_managers(fixture: &dyn AnyFixture) {
     let calls = managers.iter().cycle().take(30).map(async |locks| {
         let body = async {
             most.fetch_max(inside.fetch_add(1, SeqCst) + 1, SeqCst);
-            tokio::time::sleep(Duration::from_millis(5)).await;
+            sleep(Duration::from_millis(5)).await;
             inside.fetch_sub(1, SeqCst);
         };
         locks
@@ -80,4 +82,57 @@ pub async fn a_limit_holds_over_managers(fixture: &dyn AnyFixture) {
     }
     assert_eq!(most.into_inner(), LIMIT);
     assert!(setup.is_free("key").await);
+}
+
+fn patient() -> LockOptions {
+    LockOptions::new().ttl(LONG).wait(LONG * 2)
+}
+
+/// Readers overlap without end, and a writer waits for 3 seconds at most.
+pub async fn a_writer_gets_in_beside_readers_that_overlap(fixture: &dyn AnyFixture) {
+    nobody_starves(fixture, &patient(), &patient().shared()).await;
+}
+
+/// Writers follow each other without end, and a reader waits for 3 seconds at most.
+pub async fn readers_get_in_beside_writers_that_follow_each_other(fixture: &dyn AnyFixture) {
+    nobody_starves(fixture, &patient().shared(), &patient()).await;
+}
+
+/// A limit is always used up, and one who waits for a place waits for 3 seconds at most.
+pub async fn a_waiter_for_one_place_gets_in_beside_newcomers(fixture: &dyn AnyFixture) {
+    nobody_starves(fixture, &patient().limit(2), &patient().limit(2)).await;
+}
+
+/// Calls of one kind beside calls of another kind that never stop, in two processes.
+async fn nobody_starves(fixture: &dyn AnyFixture, waiter: &LockOptions, others: &LockOptions) {
+    let setup = Setup::new(fixture).await;
+    if !setup.shares() {
+        return;
+    }
+    let (one, two) = (setup.manager().await, setup.manager().await);
+    let end = Barrier::new(7);
+    let others = [&one, &two].repeat(3).into_iter().map(async |locks| {
+        let follow_each_other = async {
+            loop {
+                let lock = locks.lock("key").options(others);
+                lock.run(sleep(Duration::from_millis(5))).await.unwrap();
+            }
+        };
+        tokio::select! {
+            biased;
+            _ = end.wait() => {}
+            () = follow_each_other => {}
+        }
+    });
+    let waits = async {
+        for locks in [&one, &two].repeat(5) {
+            let since = Instant::now();
+            let guard = locks.lock("key").options(waiter).acquire().await.unwrap();
+            let took = since.elapsed();
+            assert!(took < Duration::from_secs(3), "{took:?}");
+            guard.release().await.unwrap();
+        }
+        end.wait().await;
+    };
+    tokio::join!(join_all(others), waits);
 }

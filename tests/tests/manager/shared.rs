@@ -7,7 +7,7 @@ use std::time::Duration;
 use dblock::store::{
     Capabilities, MemoryStore, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture,
 };
-use dblock::{LockError, LockManager, LockOptions, LostReason, OnCrash, OnLost, RunOptions};
+use dblock::{LockError, LockManager, LostReason, OnCrash, OnLost, RunOptions};
 use dblock_tests::{Backend, on_every_store};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -19,9 +19,6 @@ on_every_store!(
     readers_run_beside_each_other_and_beside_no_writer,
     a_limit_is_never_exceeded,
     each_call_counts_all_by_its_own_limit,
-    a_writer_gets_in_beside_readers_that_overlap,
-    readers_get_in_beside_writers_that_follow_each_other,
-    a_waiter_for_one_place_gets_in_beside_newcomers,
     a_chain_that_shares_re_enters_and_does_not_get_it_alone,
     one_who_gives_up_leaves_the_others_inside,
     a_loss_ends_all_who_share,
@@ -146,70 +143,6 @@ async fn each_call_counts_all_by_its_own_limit(backend: Backend) {
         let alone = here.lock("key").options(&long()).acquire().await.unwrap();
         alone.release().await.unwrap();
     }
-}
-
-/// Calls that follow each other, so that one of them is inside at any time.
-async fn overlap(locks: &LockManager, options: &LockOptions, until: &Barrier) -> u32 {
-    let mut calls = 0;
-    let ends = until.wait();
-    tokio::pin!(ends);
-    loop {
-        let call = async {
-            let lock = locks.lock("key").options(options);
-            lock.run(sleep(Duration::from_millis(5))).await.unwrap();
-        };
-        tokio::select! {
-            biased;
-            _ = &mut ends => return calls,
-            () = call => calls += 1,
-        }
-    }
-}
-
-/// The longest wait of calls of one kind beside calls of another kind that never stop, in two processes.
-async fn longest_wait(backend: &Backend, waiter: &LockOptions, others: &LockOptions) -> Duration {
-    let (one, two) = (backend.manager().await, backend.manager().await);
-    let end = Barrier::new(7);
-    let others = async {
-        let overlap = |locks| overlap(locks, others, &end);
-        tokio::join!(
-            overlap(&one),
-            overlap(&one),
-            overlap(&one),
-            overlap(&two),
-            overlap(&two),
-            overlap(&two)
-        )
-    };
-    let waits = async {
-        let mut longest = Duration::ZERO;
-        for call in 0..10 {
-            let locks = if call % 2 == 0 { &one } else { &two };
-            let lock = locks.lock("key").options(waiter);
-            let since = Instant::now();
-            let guard = lock.acquire().await.unwrap();
-            longest = longest.max(since.elapsed());
-            guard.release().await.unwrap();
-        }
-        end.wait().await;
-        longest
-    };
-    tokio::join!(others, waits).1
-}
-
-async fn a_writer_gets_in_beside_readers_that_overlap(backend: Backend) {
-    let longest = longest_wait(&backend, &patient(), &patient().shared()).await;
-    assert!(longest < Duration::from_secs(3), "{longest:?}");
-}
-
-async fn readers_get_in_beside_writers_that_follow_each_other(backend: Backend) {
-    let longest = longest_wait(&backend, &patient().shared(), &patient()).await;
-    assert!(longest < Duration::from_secs(3), "{longest:?}");
-}
-
-async fn a_waiter_for_one_place_gets_in_beside_newcomers(backend: Backend) {
-    let longest = longest_wait(&backend, &patient().limit(2), &patient().limit(2)).await;
-    assert!(longest < Duration::from_secs(3), "{longest:?}");
 }
 
 async fn a_chain_that_shares_re_enters_and_does_not_get_it_alone(backend: Backend) {

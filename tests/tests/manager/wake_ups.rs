@@ -108,6 +108,37 @@ async fn a_release_wakes_at_once() {
     guard.release().await.unwrap();
 }
 
+/// Nothing but the release itself makes the waiting process ask; where it hears nothing, it polls.
+#[tokio::test(start_paused = true)]
+async fn a_free_place_is_used_while_somebody_waits() {
+    for (deaf, within) in [(false, 1), (true, 200)] {
+        let context = Context::new();
+        if deaf {
+            context.telling.go_deaf();
+        }
+        let enter = async |locks: &LockManager| {
+            let lock = locks.lock("key").options(&patient()).limit(2);
+            lock.acquire().await.unwrap()
+        };
+        let other: Arc<dyn Store> = Arc::new(context.telling.clone());
+        let other = LockManager::builder(other).build_lazy().unwrap();
+        let (stays, leaves) = (enter(&context.holding).await, enter(&other).await);
+        let release = async {
+            sleep(Duration::from_millis(3_333)).await;
+            leaves.release().await.unwrap();
+            Instant::now()
+        };
+        let waits = async { (enter(&context.waiting).await, Instant::now()) };
+        let (released, (entered, at)) = tokio::join!(release, waits);
+        assert!(
+            at - released <= Duration::from_millis(within),
+            "{:?}",
+            at - released
+        );
+        drop((stays, entered));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_release_that_nobody_was_told_of_is_found_within_a_second() {
     let context = Context::new();
