@@ -317,17 +317,18 @@ impl<A, C> Machine<A, C> {
         if let Some(locked_since) = self.finds_row_locked_since() {
             self.refuse_locked_out(locked_since, now);
         }
-        while let Some(waiter) = self.queue.pop_overdue(now) {
-            let refusal = self.refusal_of(&waiter, now);
+        while let Some((number, waiter)) = self.queue.pop_overdue(now) {
+            let refusal = self.refusal_of(number, &waiter, now);
             self.reply(Reply::Refused(waiter, refusal));
         }
     }
 
     /// What a caller is told whose timeout passes now.
-    pub(super) fn refusal_of(&self, waiter: &Waiter<A>, now: Time) -> Refusal {
+    pub(super) fn refusal_of(&self, number: u64, waiter: &Waiter<A>, now: Time) -> Refusal {
+        let shares = waiter.call.options.limit.is_some() && !self.queue.first_is_alone_before(number);
         match &self.held {
-            // Whether they may enter is for the store to say.
-            Some(held) if held.is_shared() && held.is_held() && waiter.call.options.limit.is_some() => {
+            // Whether they may enter is for the store to say. It is not asked behind a caller that waits for them to leave.
+            Some(held) if held.is_shared() && held.is_held() && shares => {
                 self.asking.refusal(waiter.since, waiter.call.is_non_blocking())
             }
             Some(held) if !held.needs_release() => Refusal::Busy(Some(held.holder(now))),

@@ -125,9 +125,16 @@ impl<A> WaitQueue<A> {
     }
 
     /// Takes a caller whose timeout has passed.
-    pub(super) fn pop_overdue(&mut self, now: Time) -> Option<Waiter<A>> {
+    pub(super) fn pop_overdue(&mut self, now: Time) -> Option<(u64, Waiter<A>)> {
         let (deadline, number) = *self.deadlines.first()?;
-        (deadline <= now).then(|| self.remove(number)).flatten()
+        let waiter = (deadline <= now).then(|| self.remove(number)).flatten()?;
+        Some((number, waiter))
+    }
+
+    /// The first caller wants the lock alone, and came before the one with this number.
+    pub(super) fn first_is_alone_before(&self, number: u64) -> bool {
+        let first = self.first();
+        first.is_some_and(|(at, first)| at < number && first.call.options.limit.is_none())
     }
 
     pub(super) fn first_non_blocking(&self) -> Option<&Waiter<A>> {

@@ -123,6 +123,16 @@ fn one_who_wants_it_alone_stops_those_behind_it() {
     );
 }
 
+/// The store is not asked for the one behind, and so has no part in its timeout.
+#[test]
+fn one_who_waits_behind_one_who_wants_it_alone_finds_it_busy() {
+    let mut a = shared(u32::MAX);
+    assert!(comes(&mut a, "alone", options()).is_empty());
+    let number = a.wants_with("b", Some(SECOND), call(sharing(u32::MAX)));
+    assert!(a.machine.holder_for(number, a.now).is_some());
+    assert_eq!(a.passes(SECOND), ["b refused: busy"]);
+}
+
 #[test]
 fn one_ends_by_itself_and_the_others_go_on() {
     let mut a = shared(u32::MAX);
