@@ -228,12 +228,14 @@ impl Cells {
         }
     }
 
-    /// Calls `each` with every cell, one map at a time and without its lock.
-    pub(super) fn each(&self, mut each: impl FnMut(&Arc<Cell>)) {
+    /// Calls `each` with every cell, in the order in which they were made, and without the lock of a map.
+    pub(super) fn each(&self, each: impl FnMut(&Arc<Cell>)) {
+        let mut cells = Vec::new();
         for shard in &self.shards {
-            let cells: Vec<Arc<Cell>> = lock(shard).values().cloned().collect();
-            cells.iter().for_each(&mut each);
+            cells.extend(lock(shard).values().cloned());
         }
+        cells.sort_unstable_by_key(|cell| cell.id);
+        cells.iter().for_each(each);
     }
 
     /// Takes a retired cell out of its map.

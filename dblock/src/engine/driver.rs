@@ -78,11 +78,14 @@ impl Driver {
             self.listen();
             let wake_at = self.wakes_at();
             tokio::select! {
+                // In a fixed order, so that a simulation can repeat a run. Answers come first: leases depend on them. There
+                // is one for each batch and task, and callers that have sent commands wait. Wake-ups are only hints.
+                biased;
                 Some(answered) = self.batches.next() => self.answer(answered),
-                () = self.shared.wake.notified() => {}
+                Some(_) = self.tasks.join_next() => {}
                 command = self.inbox.recv(), if !self.inbox_ended => self.handle(command),
                 event = self.listener.next() => self.handle_wake_up(event),
-                Some(_) = self.tasks.join_next() => {}
+                () = self.shared.wake.notified() => {}
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
             }
         }

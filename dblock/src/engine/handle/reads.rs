@@ -1,6 +1,6 @@
 //! Reads by key that many calls make at once: what is asked for while a read waits for its permit goes with it.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use tokio::sync::oneshot;
@@ -107,10 +107,10 @@ impl<T: Clone + Send + 'static> Reads<T> {
     }
 
     /// The callers whose keys this read is for. The others get the next one.
-    fn begin(&self, read: &Read<T>, engine: &EngineHandle) -> HashMap<Key, Vec<oneshot::Sender<Found<T>>>> {
+    fn begin(&self, read: &Read<T>, engine: &EngineHandle) -> BTreeMap<Key, Vec<oneshot::Sender<Found<T>>>> {
         let mut next = lock(&self.next);
         *next = Weak::new();
-        let mut begun: HashMap<Key, Vec<_>> = HashMap::new();
+        let mut begun: BTreeMap<Key, Vec<_>> = BTreeMap::new();
         let mut rest = Vec::new();
         for look in lock(read).drain(..).filter(|look| !look.answer.is_closed()) {
             if begun.len() < MOST || begun.contains_key(&look.key) {

@@ -101,6 +101,7 @@ impl EngineHandle {
         self.spawn(move |store, permits| async move {
             let permit = async {
                 tokio::select! {
+                    biased;
                     permit = permits.permit(which) => Some(permit),
                     () = reply.closed(), if which == Permit::Records => None,
                 }
@@ -143,6 +144,7 @@ impl EngineHandle {
         let (mut over, is_over) = oneshot::channel::<()>();
         self.spawn(move |_, _| async move {
             tokio::select! {
+                biased;
                 () = tokio::time::sleep(pause) => {}
                 () = over.closed() => {}
             }
