@@ -212,8 +212,8 @@ impl Extend {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Share {
-    /// Numbers the extensions of the lease. One with a smaller number than that of the hold arrives late, and
-    /// changes nothing.
+    /// Numbers the extensions of the lease, from 1. One whose number is not larger than that of the hold arrives late, or
+    /// a second time, and changes nothing.
     pub number: u64,
     /// Others want to enter. The count in the answer says how many may.
     pub enter: Option<Enter>,

@@ -179,7 +179,7 @@ pub struct SharedHold {
     pub holder: String,
     /// How many call chains of the process are inside.
     pub count: u32,
-    /// The number of the last request that wrote it. An older request that arrives late changes nothing.
+    /// The number of the last request that wrote it. That one, or an older one, changes nothing when it arrives again.
     pub number: u64,
     /// When it ends.
     pub expire_at: Timestamp,

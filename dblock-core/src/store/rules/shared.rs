@@ -60,7 +60,7 @@ pub(super) fn extend(lease_id: Uuid, ask: &Extend, share: &Share, row: &mut Lock
     if !row.has_lease() {
         return (Outcome::Lost, false);
     }
-    begin_if_passed_on(lease_id, row);
+    let began = begin_if_passed_on(lease_id, row);
     let (now, revoked, wanted) = (row.now, row.revoked, is_wanted(row));
     let answer = |hold: &SharedHold| Outcome::Extended {
         remaining: hold.expire_at.since(now),
@@ -79,8 +79,9 @@ pub(super) fn extend(lease_id: Uuid, ask: &Extend, share: &Share, row: &mut Lock
     else {
         return (Outcome::Lost, false);
     };
-    if share.number < hold.number {
-        return (answer(hold), false);
+    // A repeated one would write a count anew that its answer has told already.
+    if share.number <= hold.number {
+        return (answer(hold), began);
     }
     hold.number = share.number;
     let others = total.saturating_sub(hold.count);

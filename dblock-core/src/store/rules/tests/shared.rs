@@ -306,6 +306,17 @@ fn nobody_enters_before_one_who_came_earlier() {
     assert!(is_granted(&after(&share(mine, NO_LIMIT), &lapsed).0));
 }
 
+/// The first has let two enter, of whom the second would know nothing.
+#[test]
+fn an_extension_that_arrives_twice_counts_once() {
+    let [mine, next] = ids();
+    let ask = enter(mine, 2, 4, Duration::ZERO);
+    let (first, row) = after(&ask, &shared(&[(mine, 1)]));
+    let row = with_next(&row, next, SECOND, Some(4));
+    assert_eq!(unchanged(&ask, &row), first);
+    assert_eq!(counts(&row), [3]);
+}
+
 #[test]
 fn one_who_waits_says_whether_it_shares() {
     let [mine, owner] = ids();
