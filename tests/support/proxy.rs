@@ -9,13 +9,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::OwnedReadHalf;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{oneshot, watch};
 use tokio::time::{sleep, timeout};
 
 /// How long the server must be silent to have finished its reply.
 const QUIET: Duration = Duration::from_millis(60);
+
+/// What only a session of a store's own sends: when it begins, and on Redis with each request.
+const OWN: [&[u8]; 3] = [b"dblock.session", b"GET_LOCK('dblock:", b"EVALSHA"];
 
 /// The proxy's way with all connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +44,12 @@ pub enum Trick {
     LoseRequest,
     /// The client's connection is closed; the server gets the request when [`Proxy::deliver`] is called.
     DeliverLate,
+    /// The server gets it twice, and the client the first answer. Only in a session of a store's own: a user's transaction
+    /// would do its work twice.
+    Repeat,
+    /// As [`Repeat`](Self::Repeat), but after the answer the client's connection is closed, and the server gets the request again
+    /// when [`Proxy::deliver`] is called.
+    RepeatLate,
     /// The server gets it, and nothing comes back on this connection any more.
     Silence,
     /// The server gets neither it nor anything after it, and the connection stays open.
@@ -157,7 +166,7 @@ impl Proxy {
         self.shared.state().played
     }
 
-    /// Lets the server have the requests of [`Trick::DeliverLate`]. Returns when it has carried them out.
+    /// Lets the server have the requests of [`Trick::DeliverLate`] and [`Trick::RepeatLate`]. Returns when it has carried them out.
     pub async fn deliver(&self) {
         self.shared.delivery.send_modify(|count| *count += 1);
         while self.shared.state().late > 0 {
@@ -211,6 +220,7 @@ impl Shared {
         // Once something was swallowed, the rest of the stream is worth nothing.
         let mut swallowed = *traffic.borrow_and_update() == Traffic::BlackHole;
         let mut deaf = *traffic.borrow() == Traffic::Deaf;
+        let mut is_of_store = false;
         loop {
             tokio::select! {
                 read = from_client.read(&mut up) => {
@@ -218,7 +228,8 @@ impl Shared {
                     if swallowed {
                         continue;
                     }
-                    match self.trick(&up[..length]) {
+                    is_of_store |= OWN.iter().any(|mark| up[..length].windows(mark.len()).any(|window| window == *mark));
+                    match self.trick(&up[..length], is_of_store) {
                         None => {
                             if to_server.write_all(&up[..length]).await.is_err() {
                                 return;
@@ -232,15 +243,29 @@ impl Shared {
                         }
                         Some(Trick::LoseReply) => {
                             let _ = to_server.write_all(&up[..length]).await;
-                            return drain(&mut from_server).await;
+                            pass_answer(&mut from_server, None).await;
+                            return;
                         }
-                        Some(Trick::DeliverLate) => {
+                        Some(Trick::Repeat) => {
+                            for client in [Some(&mut to_client), None] {
+                                if to_server.write_all(&up[..length]).await.is_err()
+                                    || !pass_answer(&mut from_server, client).await
+                                {
+                                    return;
+                                }
+                            }
+                        }
+                        Some(trick @ (Trick::DeliverLate | Trick::RepeatLate)) => {
                             let mut delivery = self.delivery.subscribe();
                             self.state().late += 1;
+                            if trick == Trick::RepeatLate {
+                                let _ = to_server.write_all(&up[..length]).await;
+                                pass_answer(&mut from_server, Some(&mut to_client)).await;
+                            }
                             drop((from_client, to_client));
                             let _ = delivery.changed().await;
                             let _ = to_server.write_all(&up[..length]).await;
-                            drain(&mut from_server).await;
+                            pass_answer(&mut from_server, None).await;
                             self.state().late -= 1;
                             return;
                         }
@@ -270,12 +295,15 @@ impl Shared {
         }
     }
 
-    fn trick(&self, bytes: &[u8]) -> Option<Trick> {
+    fn trick(&self, bytes: &[u8], is_of_store: bool) -> Option<Trick> {
         let mut state = self.state();
         if state.refused.as_ref().is_some_and(|test| test(bytes)) {
             return Some(Trick::LoseRequest);
         }
-        if !state.look_out.as_ref().is_some_and(|(test, _)| test(bytes)) {
+        let plays = |(test, trick): &(Test, Trick)| {
+            (is_of_store || !matches!(trick, Trick::Repeat | Trick::RepeatLate)) && test(bytes)
+        };
+        if !state.look_out.as_ref().is_some_and(plays) {
             return None;
         }
         state.played += 1;
@@ -283,12 +311,24 @@ impl Shared {
     }
 }
 
-/// Throws the server's reply away. Its end shows in the server's silence.
-async fn drain(from_server: &mut OwnedReadHalf) {
+/// Passes the server's reply on to the client, or throws it away. Its end shows in the server's silence. Returns whether there
+/// was one, and the connection is still good.
+async fn pass_answer(from_server: &mut OwnedReadHalf, mut to_client: Option<&mut OwnedWriteHalf>) -> bool {
     let mut bytes = [0; 4096];
-    let mut quiet = Duration::from_secs(5);
-    while let Ok(Ok(1..)) = timeout(quiet, from_server.read(&mut bytes)).await {
-        quiet = QUIET;
+    let (mut quiet, mut answered) = (Duration::from_secs(5), false);
+    loop {
+        match timeout(quiet, from_server.read(&mut bytes)).await {
+            Err(_) => return answered,
+            Ok(Err(_) | Ok(0)) => return false,
+            Ok(Ok(length)) => {
+                if let Some(client) = &mut to_client
+                    && client.write_all(&bytes[..length]).await.is_err()
+                {
+                    return false;
+                }
+            }
+        }
+        (quiet, answered) = (QUIET, true);
     }
 }
 

@@ -26,6 +26,8 @@ pub(crate) enum Fault {
     LoseRequest { slot: usize },
     /// The connection breaks under the next lock statement of a process; the statement arrives so much later.
     DeliverLate { slot: usize, ms: u32 },
+    /// The server carries out the next lock statement of a process twice: at once, or the second time so much later.
+    Repeat { slot: usize, ms: Option<u32> },
     /// Nothing passes in either direction, and no connection breaks.
     BlackHole { slot: usize, ms: u32 },
     /// Statements arrive, and no reply comes back.
@@ -74,6 +76,7 @@ impl Fault {
             | Self::LoseReply { slot }
             | Self::LoseRequest { slot }
             | Self::DeliverLate { slot, .. }
+            | Self::Repeat { slot, .. }
             | Self::BlackHole { slot, .. }
             | Self::Deaf { slot, .. }
             | Self::Slow { slot, .. }
@@ -121,6 +124,8 @@ impl Fault {
             Self::LoseReply { .. } => "reply lost after the server committed",
             Self::LoseRequest { .. } => "request lost",
             Self::DeliverLate { .. } => "request delivered late",
+            Self::Repeat { ms: None, .. } => "request delivered twice",
+            Self::Repeat { ms: Some(_), .. } => "request delivered, and once more late",
             Self::BlackHole { .. } => "traffic black-holed",
             Self::Deaf { .. } => "replies black-holed",
             Self::Slow { .. } => "traffic slowed",

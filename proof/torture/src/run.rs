@@ -55,6 +55,9 @@ pub(crate) struct Arguments {
     /// Every hand-over goes through the database.
     #[arg(long)]
     no_hand_over: bool,
+    /// Nothing but the network fails, which also delivers statements twice. For PostgreSQL, MySQL and Redis.
+    #[arg(long)]
+    lies: bool,
     /// Every second process is this program instead, such as the torture of an earlier version.
     #[arg(long)]
     beside: Option<PathBuf>,
@@ -73,11 +76,12 @@ impl Arguments {
         let (store, seed) = (self.store.name(), self.seed);
         let (minutes, processes, tasks) = (self.minutes, self.processes, self.tasks);
         let hand_over = if self.no_hand_over { " --no-hand-over" } else { "" };
+        let lies = if self.lies { " --lies" } else { "" };
         let beside = self.beside.as_ref();
         let beside = beside.map_or_else(String::new, |program| format!(" --beside {}", program.display()));
         format!(
             "cargo xtask torture --store {store} --minutes {minutes} --seed {seed} \
-             -- --processes {processes} --tasks {tasks}{hand_over}{beside}"
+             -- --processes {processes} --tasks {tasks}{hand_over}{lies}{beside}"
         )
     }
 }
@@ -109,6 +113,10 @@ pub(crate) fn until_signal(run: impl Future<Output = anyhow::Result<ExitCode>>) 
 
 async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let length = arguments.length()?;
+    anyhow::ensure!(
+        !arguments.lies || arguments.store.has_one_server(),
+        "--lies needs a store with one server"
+    );
     let folder = tempfile::Builder::new().prefix("dblock-torture-").tempdir()?;
     eprintln!("{}", arguments.command());
     Box::pin(record(arguments, length, folder.path())).await?;
@@ -172,6 +180,7 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
         slots,
         keys: key_names().len(),
         clocks: faketime.is_some(),
+        lies: arguments.lies,
     };
     let whole = length + CALM + SLOW_COMMITS;
     let end = now() + i64::try_from(whole.as_nanos())?;

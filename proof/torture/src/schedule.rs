@@ -31,6 +31,8 @@ pub(crate) struct Stage {
     pub(crate) keys: usize,
     /// The clocks of the processes can be set.
     pub(crate) clocks: bool,
+    /// Nothing but the network fails.
+    pub(crate) lies: bool,
 }
 
 /// A fault and when it comes, counted from the start of the run.
@@ -102,7 +104,8 @@ pub(crate) fn plan(seed: u64, stage: &Stage, length: Duration) -> Vec<Planned> {
             step,
         },
     });
-    plan.extend(steps.filter(|planned| stage.store.has_bank() && planned.at < length));
+    let kills = stage.store.has_bank() && !stage.lies;
+    plan.extend(steps.filter(|planned| kills && planned.at < length));
     plan.sort_by_key(|planned| planned.at);
     plan
 }
@@ -121,6 +124,7 @@ mod tests {
             slots: 4,
             keys: 6,
             clocks: store != StoreKind::Sqlite,
+            lies: false,
         }
     }
 
@@ -139,10 +143,10 @@ mod tests {
     #[test]
     fn twenty_minutes_bring_over_a_thousand_faults_of_every_kind() {
         for (store, kinds) in [
-            (StoreKind::Postgres, 24),
-            (StoreKind::Mysql, 24),
+            (StoreKind::Postgres, 26),
+            (StoreKind::Mysql, 26),
             (StoreKind::Sqlite, 10),
-            (StoreKind::Redis, 18),
+            (StoreKind::Redis, 20),
             (StoreKind::RedisSentinel, 7),
             (StoreKind::Zookeeper, 16),
             (StoreKind::Etcd, 16),
@@ -152,6 +156,18 @@ mod tests {
             let names: BTreeSet<_> = plan.iter().map(|planned| planned.fault.name()).collect();
             assert_eq!(names.len(), kinds, "{store:?}: {names:?}");
         }
+    }
+
+    #[test]
+    fn lies_are_those_of_the_network() {
+        let stage = Stage {
+            lies: true,
+            ..stage(StoreKind::Postgres)
+        };
+        let plan = plan(1, &stage, MINUTES);
+        let names: BTreeSet<_> = plan.iter().map(|planned| planned.fault.name()).collect();
+        assert_eq!(names.len(), 10, "{names:?}");
+        assert!(names.iter().all(|name| !name.contains("kill")), "{names:?}");
     }
 
     #[test]

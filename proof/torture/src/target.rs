@@ -62,6 +62,11 @@ impl StoreKind {
         }
     }
 
+    /// A server that is alone.
+    pub(crate) fn has_one_server(self) -> bool {
+        matches!(self, Self::Postgres | Self::Mysql | Self::Redis)
+    }
+
     /// Three servers that agree on everything, of which one leads.
     pub(crate) fn is_ensemble(self) -> bool {
         matches!(self, Self::Zookeeper | Self::Etcd)

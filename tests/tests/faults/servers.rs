@@ -35,6 +35,8 @@ on_both_servers!(
     a_grant_whose_reply_was_lost_is_replaced,
     an_acquire_that_never_arrived_is_replaced,
     an_acquire_that_arrives_late_is_released,
+    what_arrives_twice_counts_once,
+    what_arrives_again_frees_nobody_and_grants_for_one_ttl,
     renewals_survive_an_outage_shorter_than_the_lease,
     cancelled_acquires_leave_nothing_behind,
     a_store_that_is_down_is_neither_busy_nor_acquired,
@@ -151,6 +153,75 @@ async fn an_acquire_that_arrives_late_is_released(line: Line) {
     guard.release().await.unwrap();
     sleep(ms(100)).await;
     assert!(!line.is_held("the-key").await);
+}
+
+/// Plays `trick` on the next request for the key that is a transaction by itself. (MySQL has none that writes.)
+fn repeat(line: &Line, trick: Trick) {
+    let names_key = |bytes: &[u8]| bytes.windows(7).any(|window| window == b"the-key");
+    line.proxy.look_out(trick, Box::new(names_key));
+}
+
+async fn what_arrives_twice_counts_once(line: Line) {
+    let locks = line.manager().await;
+    repeat(&line, Trick::Repeat);
+    let guard = acquire(&locks, no_wait(), ms(15_000)).await.unwrap();
+    if line.database == Database::MySql && line.proxy.played() == 0 {
+        return eprintln!("LEFT OUT: this server gets transactions of several messages");
+    }
+    let row = line.row("the-key").await;
+    assert_eq!((row.reentrant_count, row.fence_token), (1, guard.fence_token()));
+    repeat(&line, Trick::Repeat);
+    guard.release().await.unwrap();
+    assert!(!line.is_held("the-key").await);
+    let other = acquire(&line.other_process(), no_wait(), ms(15_000))
+        .await
+        .unwrap();
+    // The next one waits until the second answer is thrown away.
+    let busy = acquire(&locks, no_wait(), ms(15_000)).await.unwrap_err();
+    assert!(busy.is_busy(), "{busy:?}");
+    assert_eq!(line.proxy.played(), 2);
+    let later = line.row("the-key").await;
+    assert_eq!(
+        (later.reentrant_count, later.fence_token),
+        (1, other.fence_token())
+    );
+    other.release().await.unwrap();
+}
+
+async fn what_arrives_again_frees_nobody_and_grants_for_one_ttl(line: Line) {
+    let (locks, others) = (line.manager().await, line.other_process());
+    let guard = acquire(&locks, no_wait(), ms(15_000)).await.unwrap();
+    repeat(&line, Trick::RepeatLate);
+    guard.release().await.unwrap();
+    if line.database == Database::MySql && line.proxy.played() == 0 {
+        return eprintln!("LEFT OUT: this server gets transactions of several messages");
+    }
+    // The release comes again when another process has the key.
+    let other = acquire(&others, no_wait(), ms(15_000)).await.unwrap();
+    let row = line.row("the-key").await;
+    line.proxy.deliver().await;
+    let later = line.row("the-key").await;
+    assert_eq!((later.lease_id, later.reentrant_count), (row.lease_id, 1));
+    other.release().await.unwrap();
+
+    // The acquire comes again when another process has had the key. No connection of this manager is closed yet; this one must be
+    // idle when it is, or PostgreSQL is asked to end its session.
+    let locks = line.manager().await;
+    repeat(&line, Trick::RepeatLate);
+    let guard = acquire(&locks, ttl(ms(1000)), ms(15_000)).await.unwrap();
+    let token = guard.fence_token();
+    sleep(ms(300)).await;
+    guard.release().await.unwrap();
+    let other = acquire(&others, no_wait(), ms(15_000)).await.unwrap();
+    other.release().await.unwrap();
+    assert_eq!(line.proxy.played(), 2);
+    line.proxy.deliver().await;
+    let row = line.row("the-key").await;
+    assert!(
+        row.is_held() && row.fence_token > token,
+        "nobody has this lease: {row:?}"
+    );
+    line.until_free("the-key", ms(1500)).await;
 }
 
 async fn renewals_survive_an_outage_shorter_than_the_lease(line: Line) {

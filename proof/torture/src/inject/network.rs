@@ -22,16 +22,9 @@ impl Injector<'_> {
             Fault::Slow { slot, delay, ms } => disturb(of(slot), Traffic::Slow(millis(delay)), ms).await,
             Fault::LoseReply { slot } => play(of(slot), Trick::LoseReply).await,
             Fault::LoseRequest { slot } => play(of(slot), Trick::LoseRequest).await,
-            Fault::DeliverLate { slot, ms } => {
-                let played = play(of(slot), Trick::DeliverLate).await;
-                if played {
-                    sleep(millis(ms)).await;
-                    for proxy in of(slot) {
-                        proxy.deliver().await;
-                    }
-                }
-                played
-            }
+            Fault::Repeat { slot, ms: None } => play(of(slot), Trick::Repeat).await,
+            Fault::DeliverLate { slot, ms } => play_late(of(slot), Trick::DeliverLate, ms).await,
+            Fault::Repeat { slot, ms: Some(ms) } => play_late(of(slot), Trick::RepeatLate, ms).await,
             _ => unreachable!("not a fault of the network"),
         }
     }
@@ -51,6 +44,18 @@ async fn disturb<'a>(
         proxy.set(Traffic::Flows);
     }
     true
+}
+
+/// Plays a trick, and delivers what was kept so much later.
+async fn play_late(proxies: &[Proxy], trick: Trick, ms: u32) -> bool {
+    let played = play(proxies, trick).await;
+    if played {
+        sleep(millis(ms)).await;
+        for proxy in proxies {
+            proxy.deliver().await;
+        }
+    }
+    played
 }
 
 /// Plays a trick on the next statement of a process that names a key, at any of its proxies.

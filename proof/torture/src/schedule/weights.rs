@@ -62,6 +62,12 @@ const ENSEMBLE: [(u32, Draw); 3] = [
     }),
 ];
 
+/// Before a server that is alone: what names a key there is a transaction by itself, so that it can be repeated as a whole.
+const REPEAT: (u32, Draw) = (10, |rng, stage| Fault::Repeat {
+    slot: slot(rng, stage),
+    ms: rng.bool().then(|| rng.u32(1..5_000)),
+});
+
 /// To a server that is alone.
 const SERVER: [(u32, Draw); 5] = [
     (6, |rng, _| Fault::Terminate {
@@ -79,6 +85,9 @@ const SERVER: [(u32, Draw); 5] = [
 
 /// How often each fault comes, in relation to the others.
 pub(super) fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
+    if stage.lies {
+        return NETWORK.into_iter().chain([REPEAT]).collect();
+    }
     let mut weights: Vec<(u32, Draw)> = vec![
         (10, |rng, stage| Fault::Kill {
             slot: slot(rng, stage),
@@ -140,6 +149,7 @@ pub(super) fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
         weights.extend(ENSEMBLE);
     } else {
         weights.extend(SERVER);
+        weights.push(REPEAT);
     }
     if stage.clocks {
         weights.push((6, CLOCK_JUMP));
