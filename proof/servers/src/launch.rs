@@ -38,6 +38,9 @@ const PORTS: std::ops::Range<u16> = 20_000..32_000;
 /// A command for a port.
 pub(crate) type OnPort = Box<dyn Fn(u16) -> Command + Send + Sync>;
 
+/// What stands in a server's environment beside what every server gets.
+pub(crate) type Variables = [(&'static str, PathBuf)];
+
 /// How a server is started and asked whether it is ready.
 pub(crate) struct Launch {
     /// For messages.
@@ -81,7 +84,7 @@ impl Launch {
     pub(crate) async fn run(&self) -> anyhow::Result<(Process, u16)> {
         for _ in 1..PORT_ATTEMPTS {
             let port = free_port()?;
-            match self.try_on(port).await {
+            match self.try_on(port, &[]).await {
                 Ok(process) => return Ok((process, port)),
                 // Between our look and the server's start somebody may take the port.
                 Err(_) if log_of(&self.log).contains("Address already in use") => {}
@@ -89,16 +92,19 @@ impl Launch {
             }
         }
         let port = free_port()?;
-        let process = self.try_on(port).await.map_err(|failure| self.explain(failure))?;
+        let process = self
+            .try_on(port, &[])
+            .await
+            .map_err(|failure| self.explain(failure))?;
         Ok((process, port))
     }
 
     /// Starts the server again after it was killed. PostgreSQL refuses while a child of its former self still
     /// has the shared memory, so one that ends is started anew.
-    pub(crate) async fn run_again(&self, port: u16) -> anyhow::Result<Process> {
+    pub(crate) async fn run_again(&self, port: u16, variables: &Variables) -> anyhow::Result<Process> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
-            match self.try_on(port).await {
+            match self.try_on(port, variables).await {
                 Ok(process) => return Ok(process),
                 Err(Failure::Ended(_)) if Instant::now() < deadline => sleep(ASK_EVERY).await,
                 Err(failure) => return Err(self.explain(failure)),
@@ -106,9 +112,10 @@ impl Launch {
         }
     }
 
-    async fn try_on(&self, port: u16) -> Result<Process, Failure> {
+    async fn try_on(&self, port: u16, variables: &Variables) -> Result<Process, Failure> {
         let log = File::create(&self.log).with_context(|| format!("cannot write {}", self.log.display()))?;
         let mut command = (self.server)(port);
+        command.envs(variables.iter().map(|(name, value)| (name, value)));
         command.stderr(log.try_clone()?).stdout(log);
         let stop = Stop {
             signal: self.stop,
@@ -332,7 +339,7 @@ mod tests {
     async fn a_killed_server_that_does_not_start_at_once_is_started_again() {
         let folder = tempfile::tempdir().unwrap();
         let launch = second_time_lucky(folder.path(), "the shared memory is in use");
-        let mut process = launch.run_again(1).await.unwrap();
+        let mut process = launch.run_again(1, &[]).await.unwrap();
         assert!(process.ended().unwrap().is_none());
     }
 }

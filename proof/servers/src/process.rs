@@ -64,6 +64,11 @@ impl Process {
         Ok(Self { child, pid, stop })
     }
 
+    /// Its number, unless its end was seen.
+    pub fn id(&self) -> Option<u32> {
+        self.child.id()
+    }
+
     /// Waits for the end of the process.
     ///
     /// # Errors

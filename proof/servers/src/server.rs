@@ -1,5 +1,7 @@
 //! One running server.
 
+use std::path::PathBuf;
+
 use anyhow::Context as _;
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -20,6 +22,7 @@ pub struct Server {
     at_once: Signal,
     port: u16,
     url: String,
+    variables: Vec<(&'static str, PathBuf)>,
     /// The rest of a cluster.
     _others: Vec<Server>,
 }
@@ -49,6 +52,7 @@ impl Server {
             at_once,
             port,
             url: url(port),
+            variables: Vec::new(),
             _others: Vec::new(),
         })
     }
@@ -61,7 +65,7 @@ impl Server {
         port: u16,
         url: String,
     ) -> anyhow::Result<Self> {
-        let process = launch.run_again(port).await?;
+        let process = launch.run_again(port, &[]).await?;
         Ok(Self {
             process: Some(process),
             _top: top,
@@ -69,6 +73,7 @@ impl Server {
             at_once,
             port,
             url,
+            variables: Vec::new(),
             _others: Vec::new(),
         })
     }
@@ -90,6 +95,11 @@ impl Server {
     /// Where it listens.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The number of its process, unless it was stopped.
+    pub fn pid(&self) -> Option<u32> {
+        self.process.as_ref().and_then(Process::id)
     }
 
     /// Product and version.
@@ -152,9 +162,20 @@ impl Server {
     /// It does not start.
     pub async fn restart(&mut self) -> anyhow::Result<()> {
         self.kill();
-        self.process = Some(self.launch.run_again(self.port).await?);
+        self.process = Some(self.launch.run_again(self.port, &self.variables).await?);
         Ok(())
     }
+
+    /// Starts it again with more in its environment, as [`restart`](Self::restart) will from then on.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn restart_with(&mut self, variables: Vec<(&'static str, PathBuf)>) -> anyhow::Result<()> {
+        self.stop_at_once();
+        self.variables = variables;
+        self.restart().await
+    }
+
     pub(crate) async fn restart_if_killed(&mut self) -> anyhow::Result<()> {
         match self.process {
             Some(_) => Ok(()),

@@ -52,6 +52,8 @@ pub(crate) enum Fault {
     Revoke { key: usize },
     /// The wall clock of a process jumps to so many seconds from the true time.
     ClockJump { slot: usize, to_s: i32 },
+    /// The server's clock jumps to so many milliseconds from the time by its rate.
+    ServerClock { to_ms: i32 },
     /// The primary is killed, or stopped, and comes back after so long; Sentinels may choose another one.
     FailOver { stop: bool, ms: u32 },
     /// The leader of an ensemble is killed, and comes back after so long.
@@ -138,6 +140,7 @@ impl Fault {
             Self::ForceRelease { .. } => "key freed by force",
             Self::Revoke { .. } => "lease revoked",
             Self::ClockJump { .. } => "client's wall clock jumped",
+            Self::ServerClock { .. } => "server's clock jumped",
             Self::FailOver { stop: false, .. } => "primary killed (SIGKILL), and back as a replica",
             Self::FailOver { stop: true, .. } => "primary stopped (SIGSTOP), and woken",
             Self::KillLeader { .. } => "leader killed (SIGKILL), and back",

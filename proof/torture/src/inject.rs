@@ -71,6 +71,10 @@ impl Injector<'_> {
                 return Ok(process.send(&format!("exhaust {ms}\n")).await.is_ok());
             }
             Fault::ClockJump { slot, to_s } => self.processes.set_clock(slot, to_s)?,
+            Fault::ServerClock { to_ms } => match &self.target.clock {
+                Some(clock) => clock.set(to_ms)?,
+                None => return Ok(false),
+            },
             Fault::ForceRelease { key } => return Ok(self.force_release(key).await),
             Fault::Revoke { key } => return Ok(self.revoke(key).await),
             Fault::KillLeader { .. } | Fault::StopLeader { .. } | Fault::LoseQuorum { .. } => {

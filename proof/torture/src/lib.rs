@@ -14,6 +14,7 @@
 mod bank;
 mod check;
 mod cli;
+mod clocks;
 mod counter;
 mod failover;
 mod fault;

@@ -6,12 +6,14 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use fastrand::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::timeout;
 
+use crate::clocks::{self, Apart};
 use crate::history::{Event, Journal};
 use crate::once::{STALLED, Step};
 use crate::process_id::ProcessId;
@@ -23,9 +25,6 @@ const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long a process may take to reach a step of a run.
 const STEP_TIMEOUT: Duration = Duration::from_secs(8);
-
-/// Where Debian keeps libfaketime, which gives a process a wall clock of its own.
-const FAKETIME: &str = "/usr/lib/*/faketime/libfaketime.so.1";
 
 /// The arguments of every process.
 #[derive(Debug, Clone, Copy)]
@@ -41,6 +40,8 @@ pub(crate) struct Setup<'a> {
     pub(crate) beside: Option<&'a Path>,
     /// libfaketime, where the clocks of the processes can be set.
     pub(crate) faketime: Option<&'a Path>,
+    /// All their clocks run at rates of their own. Otherwise only wall clocks are set.
+    pub(crate) apart: Option<Apart>,
     pub(crate) journal: &'a Journal,
 }
 
@@ -75,7 +76,7 @@ pub(crate) struct Process {
 impl<'a> Processes<'a> {
     pub(crate) fn start(setup: Setup<'a>, slots: usize) -> anyhow::Result<Self> {
         let processes = (0..slots).map(|slot| {
-            set_clock(setup.folder, slot, 0)?;
+            clocks::write(&clock_file(setup.folder, slot), 0.0, 1_000)?;
             start(setup, ProcessId::first(slot)).map(Mutex::new)
         });
         Ok(Self {
@@ -105,7 +106,7 @@ impl<'a> Processes<'a> {
         };
         self.setup.journal.write(event);
         process.child.kill().await.context("killing a worker")?;
-        process.forget_clock();
+        clocks::forget(process.pid);
         let next = ProcessId {
             generation: id.generation + 1,
             ..id
@@ -168,7 +169,7 @@ impl<'a> Processes<'a> {
 
     /// Sets the wall clock of a slot to so many seconds from the true time.
     pub(crate) fn set_clock(&self, slot: usize, to_s: i32) -> anyhow::Result<()> {
-        set_clock(self.setup.folder, slot, to_s)
+        clocks::write(&clock_file(self.setup.folder, slot), to_s.into(), 1_000)
     }
 }
 
@@ -188,20 +189,12 @@ impl Process {
             .and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
         kill_process(pid.context("the process has ended")?, signal).context("sending a signal")
     }
-
-    /// Deletes what libfaketime leaves behind when its process is killed.
-    fn forget_clock(&self) {
-        let pid = self.pid;
-        for name in [format!("faketime_shm_{pid}"), format!("sem.faketime_sem_{pid}")] {
-            let _ = std::fs::remove_file(Path::new("/dev/shm").join(name));
-        }
-    }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         let _ = self.child.start_kill();
-        self.forget_clock();
+        clocks::forget(self.pid);
     }
 }
 
@@ -229,8 +222,19 @@ fn start(setup: Setup<'_>, id: ProcessId) -> anyhow::Result<Process> {
         command
             .env("LD_PRELOAD", faketime)
             .env("FAKETIME_TIMESTAMP_FILE", clock_file(setup.folder, id.slot))
-            .env("FAKETIME_DONT_FAKE_MONOTONIC", "1")
             .env("FAKETIME_CACHE_DURATION", "1");
+        if let Some(apart) = setup.apart {
+            let mut rng =
+                Rng::with_seed(setup.seed.wrapping_mul(1_000_000) + (id.generation * 100 + id.slot) as u64);
+            let rate = apart.rate(&mut rng);
+            clocks::write(&clock_file(setup.folder, id.slot), 0.0, rate)?;
+            setup.journal.write(Event::Clock {
+                process: Some(id),
+                rate,
+            });
+        } else {
+            command.env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+        }
     }
     let mut child = command.spawn().context("starting a worker")?;
     let pid = child.id().context("a process that was just started has an id")?;
@@ -251,20 +255,4 @@ fn start(setup: Setup<'_>, id: ProcessId) -> anyhow::Result<Process> {
 
 fn clock_file(folder: &Path, slot: usize) -> PathBuf {
     folder.join(format!("clock-{slot}"))
-}
-
-fn set_clock(folder: &Path, slot: usize, to_s: i32) -> anyhow::Result<()> {
-    // A rename, so that no process reads half a file.
-    let (file, draft) = (clock_file(folder, slot), folder.join(format!("clock-{slot}.new")));
-    std::fs::write(&draft, format!("{to_s:+}\n"))?;
-    std::fs::rename(draft, file).context("setting a clock")
-}
-
-/// libfaketime, where it is installed.
-pub(crate) fn faketime() -> Option<PathBuf> {
-    let (before, after) = FAKETIME.split_once("/*/")?;
-    let folders = std::fs::read_dir(before).ok()?.flatten();
-    folders
-        .map(|folder| folder.path().join(after))
-        .find(|library| library.is_file())
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use dblock::{Finding, InspectFilter, LockManager, LockRow, Severity};
+use fastrand::Rng;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,9 +14,10 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::bank::Bank;
 use crate::check;
+use crate::clocks::{self, Apart, ServerClock};
 use crate::history::{Event, History, Journal, RESOURCE, RUNNER, Row, now};
 use crate::inject::Injector;
-use crate::processes::{self, Processes, Setup};
+use crate::processes::{Processes, Setup};
 use crate::report::{self, Progress};
 use crate::resource::Resource;
 use crate::schedule::{self, Planned, Stage};
@@ -58,6 +60,9 @@ pub(crate) struct Arguments {
     /// Nothing but the network fails, which also delivers statements twice. For PostgreSQL, MySQL and Redis.
     #[arg(long)]
     lies: bool,
+    /// The clocks of the processes and the server's run at different rates, and the server's jumps. For the same stores.
+    #[arg(long, value_enum, conflicts_with = "lies")]
+    clocks: Option<Apart>,
     /// Every second process is this program instead, such as the torture of an earlier version.
     #[arg(long)]
     beside: Option<PathBuf>,
@@ -77,11 +82,13 @@ impl Arguments {
         let (minutes, processes, tasks) = (self.minutes, self.processes, self.tasks);
         let hand_over = if self.no_hand_over { " --no-hand-over" } else { "" };
         let lies = if self.lies { " --lies" } else { "" };
+        let apart = self.clocks;
+        let apart = apart.map_or_else(String::new, |apart| format!(" --clocks {}", apart.name()));
         let beside = self.beside.as_ref();
         let beside = beside.map_or_else(String::new, |program| format!(" --beside {}", program.display()));
         format!(
             "cargo xtask torture --store {store} --minutes {minutes} --seed {seed} \
-             -- --processes {processes} --tasks {tasks}{hand_over}{lies}{beside}"
+             -- --processes {processes} --tasks {tasks}{hand_over}{lies}{apart}{beside}"
         )
     }
 }
@@ -114,8 +121,8 @@ pub(crate) fn until_signal(run: impl Future<Output = anyhow::Result<ExitCode>>) 
 async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     let length = arguments.length()?;
     anyhow::ensure!(
-        !arguments.lies || arguments.store.has_one_server(),
-        "--lies needs a store with one server"
+        arguments.store.has_one_server() || !arguments.lies && arguments.clocks.is_none(),
+        "--lies and --clocks need a store with one server"
     );
     let folder = tempfile::Builder::new().prefix("dblock-torture-").tempdir()?;
     eprintln!("{}", arguments.command());
@@ -158,7 +165,16 @@ fn keep_in(folder: &Path, keep: &Path) -> anyhow::Result<PathBuf> {
 /// Runs all of it, and writes the histories.
 async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow::Result<()> {
     let slots = usize::try_from(arguments.processes)?;
-    let target = Target::start(arguments.store, slots, folder).await?;
+    // The host's clock is SQLite's.
+    let faketime = clocks::faketime().filter(|_| arguments.store != StoreKind::Sqlite);
+    if faketime.is_none() && arguments.store != StoreKind::Sqlite {
+        eprintln!("LEFT OUT: jumps of the clients' clocks, because libfaketime is not installed");
+    }
+    let clock = arguments.clocks.map(|apart| {
+        let faketime = faketime.as_deref().context("--clocks needs libfaketime")?;
+        ServerClock::new(faketime, apart.rate(&mut Rng::with_seed(arguments.seed)))
+    });
+    let target = Target::start(arguments.store, slots, folder, clock.transpose()?).await?;
     let (source, bank) = target::source(target.url(), TIMEOUT)?;
     let locks = LockManager::builder(source)
         .namespace("torture")
@@ -170,17 +186,13 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
     }
     let journal = Journal::create(&folder.join(RUNNER))?;
     let resource = Resource::listen(Journal::create(&folder.join(RESOURCE))?).await?;
-    // The host's clock is SQLite's.
-    let faketime = processes::faketime().filter(|_| arguments.store != StoreKind::Sqlite);
-    if faketime.is_none() && arguments.store != StoreKind::Sqlite {
-        eprintln!("LEFT OUT: jumps of the clients' clocks, because libfaketime is not installed");
-    }
     let stage = Stage {
         store: arguments.store,
         slots,
         keys: key_names().len(),
         clocks: faketime.is_some(),
         lies: arguments.lies,
+        apart: arguments.clocks,
     };
     let whole = length + CALM + SLOW_COMMITS;
     let end = now() + i64::try_from(whole.as_nanos())?;
@@ -190,6 +202,12 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
         end,
         woken_leader_revokes: woken_leader_revokes(arguments.store, &locks).await?,
     });
+    if let Some(clock) = &target.clock {
+        journal.write(Event::Clock {
+            process: None,
+            rate: clock.rate,
+        });
+    }
     let processes = Processes::start(
         Setup {
             target: &target,
@@ -200,6 +218,7 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
             hand_over: !arguments.no_hand_over,
             beside: arguments.beside.as_deref(),
             faketime: faketime.as_deref(),
+            apart: arguments.clocks,
             journal: &journal,
         },
         slots,
@@ -220,7 +239,9 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
         let plan = schedule::slow_commits(arguments.seed, arguments.store, SLOW_COMMITS);
         inject_all(&injector, plan, &progress).await?;
         processes.end().await?;
-        sleep(QUIET).await;
+        // A lease ends by the server's clock.
+        let rate = target.clock.as_ref().map_or(1_000, |clock| clock.rate);
+        sleep(QUIET * 1_000 / rate).await;
         record_end(&locks, bank.as_ref(), &journal).await
     };
     tokio::select! {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 
+use crate::clocks::Apart;
 use crate::fault::Fault;
 use crate::once::Step;
 use crate::target::StoreKind;
@@ -33,6 +34,8 @@ pub(crate) struct Stage {
     pub(crate) clocks: bool,
     /// Nothing but the network fails.
     pub(crate) lies: bool,
+    /// All clocks run at rates of their own.
+    pub(crate) apart: Option<Apart>,
 }
 
 /// A fault and when it comes, counted from the start of the run.
@@ -125,6 +128,7 @@ mod tests {
             keys: 6,
             clocks: store != StoreKind::Sqlite,
             lies: false,
+            apart: None,
         }
     }
 
@@ -168,6 +172,21 @@ mod tests {
         let names: BTreeSet<_> = plan.iter().map(|planned| planned.fault.name()).collect();
         assert_eq!(names.len(), 10, "{names:?}");
         assert!(names.iter().all(|name| !name.contains("kill")), "{names:?}");
+    }
+
+    #[test]
+    fn clocks_that_are_apart_are_set_by_nobody_else() {
+        let stage = Stage {
+            apart: Some(Apart::Within),
+            ..stage(StoreKind::Mysql)
+        };
+        let plan = plan(1, &stage, MINUTES);
+        let any = |is: fn(&Fault) -> bool| plan.iter().any(|planned| is(&planned.fault));
+        assert!(any(|fault| matches!(fault, Fault::ServerClock { .. })));
+        // A server that starts anew would begin with the host's time.
+        assert!(!any(
+            |fault| fault.is_an_outage() || matches!(fault, Fault::ClockJump { .. })
+        ));
     }
 
     #[test]

@@ -13,6 +13,7 @@ use dblock_zookeeper::ZookeeperStore;
 use tokio::sync::Mutex;
 
 use crate::bank::Bank;
+use crate::clocks::ServerClock;
 use crate::settings::Settings;
 
 /// With one of two replicas down there is still one to fail over to.
@@ -87,6 +88,8 @@ pub(crate) struct Target {
     pub(crate) server: Option<Mutex<Server>>,
     pub(crate) sentinel: Option<Mutex<RedisSentinel>>,
     pub(crate) ensemble: Option<Mutex<Ensemble>>,
+    /// The server's clock, if it has one of its own.
+    pub(crate) clock: Option<ServerClock>,
     /// For each slot a proxy before each server. Empty for a file, and for Sentinels, which name the servers'
     /// addresses themselves.
     pub(crate) proxies: Vec<Vec<Proxy>>,
@@ -95,13 +98,19 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    pub(crate) async fn start(store: StoreKind, slots: usize, folder: &Path) -> anyhow::Result<Self> {
+    pub(crate) async fn start(
+        store: StoreKind,
+        slots: usize,
+        folder: &Path,
+        clock: Option<ServerClock>,
+    ) -> anyhow::Result<Self> {
         let mut target = Self {
             store,
             url: String::new(),
             server: None,
             sentinel: None,
             ensemble: None,
+            clock,
             proxies: Vec::new(),
             addresses: Vec::new(),
         };
@@ -128,7 +137,11 @@ impl Target {
             target.addresses = addresses(&ensemble.servers)?;
             target.ensemble = Some(Mutex::new(ensemble));
         } else {
-            let server = Server::fresh(kind, Purpose::Torture).await?;
+            let mut server = Server::fresh(kind, Purpose::Torture).await?;
+            if let Some(clock) = &mut target.clock {
+                server.restart_with(clock.variables()).await?;
+                clock.pid = server.pid();
+            }
             server.url().clone_into(&mut target.url);
             target.addresses = addresses(std::slice::from_ref(&server))?;
             target.server = Some(Mutex::new(server));

@@ -3,6 +3,7 @@
 
 mod bounds;
 mod broken;
+mod clocks;
 mod ensembles;
 mod flaw;
 mod histories;

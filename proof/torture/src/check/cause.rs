@@ -24,6 +24,8 @@ pub(crate) enum Cause {
     FailOver,
     /// The body of the former owner did not reach an await.
     Blocked,
+    /// The clocks of the former owner's process and of the server were further apart than the margin.
+    Clocks,
     /// The machine did not run the body of the former owner for longer than its margin.
     Starved,
     /// The transaction of the former owner was rolled back in the middle of its section.
@@ -34,13 +36,14 @@ pub(crate) enum Cause {
 
 impl Cause {
     /// The exceptions of the guarantee.
-    pub(crate) const EXCEPTIONS: [Self; 6] = [
+    pub(crate) const EXCEPTIONS: [Self; 7] = [
         Self::Paused,
         Self::Forced,
         Self::FailOver,
         Self::Blocked,
         Self::Starved,
         Self::RolledBack,
+        Self::Clocks,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -49,6 +52,7 @@ impl Cause {
             Self::Forced => "key freed by force",
             Self::FailOver => "lease lost by a fail-over",
             Self::Blocked => "body did not reach an await",
+            Self::Clocks => "clocks further apart than the margin",
             Self::Starved => "body was not polled for longer than its margin",
             Self::RolledBack => "transaction rolled back under its body",
             Self::Unexplained => "UNEXPLAINED",
@@ -77,7 +81,7 @@ pub(super) fn cause_from(
     calls: &Calls,
     facts: &Facts,
 ) -> Cause {
-    let excused = exceptions(call, section, lives, calls, facts);
+    let excused = exceptions(call, section, span.from, lives, calls, facts);
     covering(span, &excused).unwrap_or(Cause::Unexplained)
 }
 
@@ -89,16 +93,17 @@ pub(super) fn in_doubt_from(
     calls: &Calls,
     facts: &Facts,
 ) -> Option<i64> {
-    let exceptions = exceptions(call, section, lives, calls, facts);
+    let exceptions = exceptions(call, section, call.section_end(), lives, calls, facts);
     // An exception that was over while the lease surely lived has ended nothing.
     let real = exceptions.iter().filter(|(span, _)| span.from < span.to);
     real.map(|(span, _)| span.from).min()
 }
 
-/// When something but the owner may have ended the lease of a section, and what.
+/// When something but the owner may have ended the lease of a section, and what. Another owner came at `came`.
 fn exceptions(
     call: &Call,
     section: &Section,
+    came: i64,
     lives: i64,
     calls: &Calls,
     facts: &Facts,
@@ -119,6 +124,14 @@ fn exceptions(
     for fail_over in facts.fail_overs() {
         takes(fail_over, Cause::FailOver);
     }
+    let span = Span {
+        from: granted,
+        to: came,
+    };
+    if let Some(length) = facts.clocks.goes_on(call.process, call.parameters.ttl, span) {
+        let (from, to) = (lives.max(granted), came.saturating_add(length));
+        excused.push((Span { from, to }, Cause::Clocks));
+    }
     excused
 }
 
@@ -130,6 +143,10 @@ pub(super) fn is_late_by_itself(call: &Call, section: &Section, span: Span, fact
 /// When a section could not end, and why.
 fn could_not_end(call: &Call, section: &Section, lives: i64, facts: &Facts) -> Vec<(Span, Cause)> {
     let mut excused = Vec::new();
+    let alive = Span {
+        from: call.asked,
+        to: call.section_end(),
+    };
     for pause in facts.pauses(call.process) {
         let to = pause.to.saturating_add(GRACE);
         let from = pause.from.max(lives);
@@ -140,7 +157,7 @@ fn could_not_end(call: &Call, section: &Section, lives: i64, facts: &Facts) -> V
         excused.push((Span { from, to }, Cause::Blocked));
     }
     if let Some(left) = section.left
-        && left.at - left.last_step >= margin(call.parameters.ttl)
+        && left.at - left.last_step >= facts.clocks.margin(call.process, call.parameters.ttl, alive)
     {
         let unpolled = Span {
             from: left.last_step.max(lives),

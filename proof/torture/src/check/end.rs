@@ -126,6 +126,7 @@ fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Findin
         };
         let entered = call.section.as_ref().map(|section| section.entered);
         if answer.end == End::Lost
+            && !facts.clocks.are_far_apart()
             && entered >= Some(since)
             && must_live(call, call.section_end(), &grants, calls, facts)
         {

@@ -102,16 +102,17 @@ fn judge(pair: [(&Call, &Section); 2], calls: &Calls, facts: &Facts) -> Cause {
         from: pair[0].1.entered.max(pair[1].1.entered),
         to: call.section_end(),
     };
-    cause_from(call, section, span, lives_until(call, calls), calls, facts)
+    cause_from(call, section, span, lives_until(call, calls, facts), calls, facts)
 }
 
 /// Until when the lease of a section lives in the store at least, whatever becomes of its process: a lease that
 /// was granted or passed on, for its ttl; one that came by a local hand-over, for two thirds of it.
-pub(super) fn lives_until(call: &Call, calls: &Calls) -> i64 {
+pub(super) fn lives_until(call: &Call, calls: &Calls, facts: &Facts) -> i64 {
     let asked = calls
         .get(call.process, call.acquirer)
         .map_or(call.asked, |acquirer| acquirer.asked);
     let ttl = call.parameters.ttl.min(PASSED_ON);
     // Only a lease that is renewed is handed over.
-    asked + if call.parameters.renew { ttl * 2 / 3 } else { ttl }
+    let length = if call.parameters.renew { ttl * 2 / 3 } else { ttl };
+    asked + facts.clocks.lives(call.process, length, asked)
 }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::calls::Call;
+use super::clocks::Clocks;
 use super::end::RECOVERY;
 use crate::fault::Fault;
 use crate::history::{Event, History, Line, MS};
@@ -74,6 +75,7 @@ pub(crate) struct Facts {
     /// When replies of the store came late, by slot.
     slowed: HashMap<usize, Vec<Span>>,
     slow_commits: Vec<Span>,
+    pub(super) clocks: Clocks,
     /// When requests or replies of a process were lost or kept back, by slot.
     unanswered: HashMap<usize, Vec<Span>>,
     store: String,
@@ -211,6 +213,12 @@ impl Facts {
                 } => {
                     facts.settings.insert(*process, *settings);
                 }
+                Event::Clock { process, rate } => {
+                    facts.clocks.rates.insert(*process, f64::from(*rate) / 1_000.0);
+                }
+                Event::Fault {
+                    fault: Fault::ServerClock { to_ms },
+                } => facts.clocks.jumps.push((*at, i64::from(*to_ms) * MS)),
                 Event::Calm => facts.calm = Some(*at),
                 Event::SlowCommits => facts.only_slow = Some(*at),
                 _ => {}

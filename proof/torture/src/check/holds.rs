@@ -49,7 +49,12 @@ fn keeps_until(calls: &Calls, call: &Call, left_before: i64, facts: &Facts) -> O
     let (left, answer) = (section.left?, call.answer.as_ref()?);
     let in_order = answer.end == End::Done && answer.at - left.at < LEFT_AT_ONCE;
     // If the lease ends before `hold_min` is written, the key is free.
-    let lease_end = calls.granted_after(call) + call.parameters.ttl;
+    let from = calls.granted_after(call);
+    let span = Span {
+        from,
+        to: from + call.parameters.ttl,
+    };
+    let lease_end = from + facts.clocks.least(call.process, span);
     let slow = Span {
         from: left.at,
         to: answer.at,
@@ -61,7 +66,11 @@ fn keeps_until(calls: &Calls, call: &Call, left_before: i64, facts: &Facts) -> O
     } else {
         call.asked
     };
-    let until = granted + hold_min;
+    let span = Span {
+        from: granted,
+        to: granted + hold_min,
+    };
+    let until = granted + facts.clocks.least(call.process, span);
     let span = Span {
         from: calls.granted_after(call),
         to: until,
@@ -78,7 +87,7 @@ fn held_too_long(calls: &Calls, call: &Call, section: &Section, facts: &Facts, f
         return;
     };
     let span = Span {
-        from: (acquirer.entered + max_hold + TOLD_LATE).max(section.entered),
+        from: (acquirer.entered + facts.clocks.most(call.process, max_hold) + TOLD_LATE).max(section.entered),
         to: call.section_end(),
     };
     let cut = section.left.is_none();

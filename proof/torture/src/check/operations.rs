@@ -28,7 +28,12 @@ pub(super) fn all(history: &History, calls: &Calls, facts: &Facts) -> Vec<Operat
     if facts.fail_overs().next().is_some() {
         return Vec::new();
     }
-    let mut operations = of_locks(calls, facts);
+    // Nor are locks where a lease may have ended at any time.
+    let mut operations = if facts.clocks.are_far_apart() {
+        Vec::new()
+    } else {
+        of_locks(calls, facts)
+    };
     operations.extend(of_counters(history, calls));
     operations
 }
@@ -84,7 +89,7 @@ fn doubt_from(call: &Call, section: &Section, calls: &Calls, facts: &Facts) -> O
         // A transaction that was rolled back may have been so at once.
         return (!acquirer.counted).then_some(acquirer.asked);
     }
-    in_doubt_from(call, section, lives_until(call, calls), calls, facts)
+    in_doubt_from(call, section, lives_until(call, calls, facts), calls, facts)
 }
 
 fn of_counters(history: &History, calls: &Calls) -> Vec<Operation> {

@@ -24,6 +24,12 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
             let Some([since, given, until]) = giver.ticket else {
                 continue;
             };
+            // By the server's clock.
+            let kept = Span {
+                from: since,
+                to: until,
+            };
+            let until = since + facts.clocks.least(giver.process, kept);
             // From when somebody adopts it the lock may be that one's, and may be released.
             let adopts = |other: &&Call| other.adopts == Some((giver.process, giver.number));
             let first = calls.iter().filter(adopts).map(|other| other.asked).min();

@@ -36,10 +36,13 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     for call in calls.iter() {
         let waited = awake(call, call.asked, call.decided(), facts);
         longest.0 = longest.0.max(waited);
-        let mut limit = if call.wait == 0 { ANSWER_TIMEOUT } else { call.wait };
-        if call.form.ends_with_transaction() {
-            limit += TRANSACTION_TIMEOUT;
-        }
+        let limit = if call.wait == 0 { ANSWER_TIMEOUT } else { call.wait };
+        let more = if call.form.ends_with_transaction() {
+            TRANSACTION_TIMEOUT
+        } else {
+            0
+        };
+        let limit = facts.clocks.most(call.process, limit + more);
         latest = latest.max(waited - limit);
         judge(call, "to enter or give up", waited, limit, verdict);
         let left = call.section.as_ref().and_then(|section| section.left);
@@ -48,7 +51,8 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
             longest.1 = longest.1.max(leaving);
             // The commit is the caller's.
             if !call.form.ends_with_transaction() {
-                judge(call, "to leave", leaving, RELEASE_TIMEOUT, verdict);
+                let limit = facts.clocks.most(call.process, RELEASE_TIMEOUT);
+                judge(call, "to leave", leaving, limit, verdict);
             }
         }
     }
@@ -135,7 +139,15 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         freed.last = freed.last.max(answered);
         let done = call.answer.as_ref().is_some_and(|answer| answer.end == End::Done);
         // A call whose body has returned goes on without the confirmation in the end.
-        let in_time = answered.saturating_sub(call.section_end()) < RELEASE_TIMEOUT;
+        let end = call.section_end();
+        let timeout = facts.clocks.least(
+            call.process,
+            Span {
+                from: end,
+                to: end + RELEASE_TIMEOUT,
+            },
+        );
+        let in_time = answered.saturating_sub(end) < timeout;
         let is_confirmed = done && (call.released.is_some() || in_time);
         // Several processes share a token. One that dies before it has released its part keeps that for one lease.
         if call.parameters.limit.is_some() && !is_confirmed {

@@ -132,6 +132,8 @@ pub(crate) enum Event {
         /// A leader of this store that is stopped and woken may end leases that are in use.
         woken_leader_revokes: bool,
     },
+    /// Runner: the clock of a process, or the server's, runs at so many thousandths of the true rate.
+    Clock { process: Option<ProcessId>, rate: u32 },
     /// Runner: a process was started.
     Started {
         process: ProcessId,

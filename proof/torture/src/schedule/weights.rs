@@ -68,6 +68,10 @@ const REPEAT: (u32, Draw) = (10, |rng, stage| Fault::Repeat {
     ms: rng.bool().then(|| rng.u32(1..5_000)),
 });
 
+const SERVER_CLOCK: (u32, Draw) = (20, |rng, stage| Fault::ServerClock {
+    to_ms: stage.apart.map_or(0, |apart| apart.jump(rng)),
+});
+
 /// To a server that is alone.
 const SERVER: [(u32, Draw); 5] = [
     (6, |rng, _| Fault::Terminate {
@@ -86,7 +90,7 @@ const SERVER: [(u32, Draw); 5] = [
 /// How often each fault comes, in relation to the others.
 pub(super) fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
     if stage.lies {
-        return NETWORK.into_iter().chain([REPEAT]).collect();
+        return NETWORK.into_iter().chain([(40, REPEAT.1)]).collect();
     }
     let mut weights: Vec<(u32, Draw)> = vec![
         (10, |rng, stage| Fault::Kill {
@@ -144,6 +148,10 @@ pub(super) fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
         weights.push((4, |rng, stage| Fault::KillInTransaction {
             slot: slot(rng, stage),
         }));
+    }
+    if stage.apart.is_some() {
+        weights.extend([REPEAT, SERVER_CLOCK]);
+        return weights;
     }
     if stage.store.is_ensemble() {
         weights.extend(ENSEMBLE);

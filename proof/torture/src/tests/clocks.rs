@@ -1,0 +1,44 @@
+//! Clocks excuse an overlap only if they are further apart than the margin, and only for as long as a lease may then go on.
+
+use super::sketch::{A, B, Sketch, overlap};
+use crate::check::Cause;
+use crate::fault::Fault;
+use crate::history::Event;
+use crate::process_id::ProcessId;
+
+/// A is inside from 0 until `left`, with a lease of 2 seconds. B comes after 2.5 seconds.
+fn beside(left: i64) -> Sketch {
+    Sketch::default()
+        .section(A, 1, 10, 0, left)
+        .section(B, 1, 20, 2_500, 12_000)
+}
+
+fn with_rate(process: Option<ProcessId>, rate: u32, left: i64) -> Cause {
+    let clock = Event::Clock { process, rate };
+    overlap(beside(left).runner(0, clock))
+}
+
+#[test]
+fn a_clock_that_is_too_slow_excuses_so_much() {
+    assert_eq!(with_rate(Some(A), 500, 3_000), Cause::Clocks);
+    assert_eq!(with_rate(None, 2_000, 3_000), Cause::Clocks);
+    // The longest lease lasts for 4.5 seconds more.
+    assert_eq!(with_rate(Some(A), 500, 7_000), Cause::Clocks);
+    assert_eq!(with_rate(Some(A), 500, 7_100), Cause::Unexplained);
+    // Within the margin, fast, or that of the other process.
+    for (process, rate) in [(Some(A), 960), (Some(A), 2_000), (Some(B), 500), (None, 500)] {
+        assert_eq!(with_rate(process, rate, 3_000), Cause::Unexplained, "{rate}");
+    }
+}
+
+#[test]
+fn a_jump_ahead_that_is_too_far_excuses_what_follows() {
+    let jump = |at, to_ms| {
+        let fault = Fault::ServerClock { to_ms };
+        overlap(beside(3_000).runner(at, Event::Fault { fault }))
+    };
+    assert_eq!(jump(1_000, 1_000), Cause::Clocks);
+    for (at, to_ms) in [(1_000, 20), (1_000, -1_000), (2_600, 1_000)] {
+        assert_eq!(jump(at, to_ms), Cause::Unexplained, "{at} {to_ms}");
+    }
+}
