@@ -1,4 +1,4 @@
-//! The project's tasks: `cargo xtask test`, `torture`, `failover`, `simulate`, `flaws`, `mutants`,
+//! The project's tasks: `cargo xtask test`, `torture`, `failover`, `soak`, `simulate`, `flaws`, `mutants`,
 //! `bench`, `recipes`, `book`, `postgres` and `servers`.
 //! Unix only.
 //!
@@ -23,6 +23,7 @@ mod recipes;
 mod serve;
 mod signals;
 mod simulate;
+mod soak;
 mod steps;
 mod stores;
 mod test;
@@ -57,6 +58,8 @@ enum Task {
     Torture(torture::Args),
     /// Make servers fail over under load, and measure.
     Failover(failover::Args),
+    /// Lock ten thousand keys for an hour while connections break and the server restarts: what is in use must not grow.
+    Soak(soak::Args),
     /// Run the engine's core in simulation: schedules of callers and faults, each of which its seed repeats.
     Simulate(simulate::Args),
     /// Take one rule after the other out of the engine's core: the simulation or a test must find it.
@@ -100,6 +103,10 @@ async fn run(Cli { install, task }: Cli) -> anyhow::Result<ExitCode> {
         },
         Task::Failover(args) => tokio::select! {
             outcome = failover::run(&args, install) => outcome,
+            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
+        },
+        Task::Soak(args) => tokio::select! {
+            outcome = soak::run(&args, install) => outcome,
             signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
         },
         Task::Simulate(args) => tokio::select! {
