@@ -41,9 +41,10 @@ pub(crate) struct Args {
     /// Decides which faults come when, and what the processes do.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Every second process is the torture of this commit, built with its own lock file. Both then share one table.
+    /// An upgrade from this commit, which is built with its own lock file: its processes make and use the table; then the
+    /// table is migrated under them, and from then on every second process is of this version.
     #[arg(long)]
-    beside: Option<String>,
+    from: Option<String>,
     /// More arguments for the torture: `-- --help` lists them.
     #[arg(last = true)]
     extra: Vec<String>,
@@ -93,21 +94,28 @@ pub(crate) async fn run(args: &Args, install: bool) -> anyhow::Result<ExitCode> 
     let kinds = Vec::from_iter(args.store.kind());
     packages::install(|| install::of_torture(&kinds), "", install).await?;
     let mut command = command(&build().await?, args);
-    if let Some(commit) = &args.beside {
-        command.arg("--beside").arg(build_of(commit).await?);
+    if let Some(commit) = &args.from {
+        command.arg("--from").arg(build_of(commit).await?);
     }
     carry_out(command).await
 }
 
-/// Builds the program as it was at a commit.
+/// Builds the programs as they were at a commit. Returns their folder.
 async fn build_of(commit: &str) -> anyhow::Result<PathBuf> {
     let folder = target_folder().await?.join("beside");
     let tree = Tree::of_commit(commit, folder.join("tree")).await?;
     let target = folder.join("target");
-    let mut build = cargo(["build", "--locked", "--package", "dblock-torture"]);
+    let mut build = cargo([
+        "build",
+        "--locked",
+        "--package",
+        "dblock-torture",
+        "--package",
+        "dblock-cli",
+    ]);
     build.current_dir(tree.folder()).env("CARGO_TARGET_DIR", &target);
     run_to_end(&mut build).await?;
-    Ok(target.join("debug/dblock-torture"))
+    Ok(target.join("debug"))
 }
 
 /// Runs the program to its end.
@@ -143,7 +151,7 @@ async fn once(program: &Path, store: Store) -> anyhow::Result<String> {
         store,
         minutes: BRIEFLY.to_owned(),
         seed: 1,
-        beside: None,
+        from: None,
         extra: Vec::new(),
     };
     let begin = Instant::now();

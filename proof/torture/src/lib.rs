@@ -32,6 +32,7 @@ mod settings;
 mod soak;
 mod target;
 mod timeline;
+mod upgrade;
 mod worker;
 
 pub use cli::main;

@@ -19,6 +19,7 @@ use crate::once::{STALLED, Step};
 use crate::process_id::ProcessId;
 use crate::settings::Settings;
 use crate::target::Target;
+use crate::upgrade::Upgrade;
 
 /// How long a process may take to end when it is asked to.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(20);
@@ -36,8 +37,7 @@ pub(crate) struct Setup<'a> {
     pub(crate) seed: u64,
     /// Some processes may hand locks from task to task without the database in between.
     pub(crate) hand_over: bool,
-    /// The program of every second process, if that is another one.
-    pub(crate) beside: Option<&'a Path>,
+    pub(crate) upgrade: Option<&'a Upgrade<'a>>,
     /// libfaketime, where the clocks of the processes can be set.
     pub(crate) faketime: Option<&'a Path>,
     /// All their clocks run at rates of their own. Otherwise only wall clocks are set.
@@ -48,8 +48,9 @@ pub(crate) struct Setup<'a> {
 impl Setup<'_> {
     /// The two programs follow each other in each slot, so that both meet every fault.
     fn program(&self, id: ProcessId) -> anyhow::Result<PathBuf> {
-        match self.beside {
-            Some(program) if (id.slot + id.generation) % 2 == 1 => Ok(program.to_owned()),
+        let is_second = (id.slot + id.generation) % 2 == 1;
+        match self.upgrade {
+            Some(upgrade) if is_second || !upgrade.has_migrated() => Ok(upgrade.worker()),
             _ => std::env::current_exe().context("the path of this program"),
         }
     }

@@ -8,6 +8,7 @@ use anyhow::Context as _;
 use dblock::{Finding, InspectFilter, LockManager, LockRow, Severity};
 use fastrand::Rng;
 use futures_util::StreamExt as _;
+use futures_util::future::try_join;
 use futures_util::stream::FuturesUnordered;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -22,6 +23,7 @@ use crate::report::{self, Progress};
 use crate::resource::Resource;
 use crate::schedule::{self, Planned, Stage};
 use crate::target::{self, StoreKind, Target};
+use crate::upgrade::Upgrade;
 use crate::worker::{LONGEST_TTL, finish_runs, key_names};
 
 /// The part of a run without faults, in which everything must recover.
@@ -63,9 +65,10 @@ pub(crate) struct Arguments {
     /// The clocks of the processes and the server's run at different rates, and the server's jumps. For the same stores.
     #[arg(long, value_enum, conflicts_with = "lies")]
     clocks: Option<Apart>,
-    /// Every second process is this program instead, such as the torture of an earlier version.
+    /// An upgrade from the programs `dblock` and `dblock-torture` of an earlier version, in this folder. At first all
+    /// processes are of that version; after a third of the time the table is migrated, and then every second one.
     #[arg(long)]
-    beside: Option<PathBuf>,
+    from: Option<PathBuf>,
     /// Keep the history here even when all is well.
     #[arg(long)]
     keep: Option<PathBuf>,
@@ -84,11 +87,11 @@ impl Arguments {
         let lies = if self.lies { " --lies" } else { "" };
         let apart = self.clocks;
         let apart = apart.map_or_else(String::new, |apart| format!(" --clocks {}", apart.name()));
-        let beside = self.beside.as_ref();
-        let beside = beside.map_or_else(String::new, |program| format!(" --beside {}", program.display()));
+        let from = self.from.as_ref();
+        let from = from.map_or_else(String::new, |folder| format!(" --from {}", folder.display()));
         format!(
             "cargo xtask torture --store {store} --minutes {minutes} --seed {seed} \
-             -- --processes {processes} --tasks {tasks}{hand_over}{lies}{apart}{beside}"
+             -- --processes {processes} --tasks {tasks}{hand_over}{lies}{apart}{from}"
         )
     }
 }
@@ -176,11 +179,12 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
     });
     let target = Target::start(arguments.store, slots, folder, clock.transpose()?).await?;
     let (source, bank) = target::source(target.url(), TIMEOUT)?;
-    let locks = LockManager::builder(source)
-        .namespace("torture")
-        .auto_migrate(true)
-        .build()
-        .await?;
+    let locks = LockManager::builder(source).namespace("torture").build_lazy()?;
+    let upgrade = arguments.from.as_deref().map(Upgrade::new);
+    match &upgrade {
+        Some(upgrade) => upgrade.begin(&locks, target.url()).await?,
+        None => locks.admin().migrate().await?,
+    }
     if let Some(bank) = &bank {
         bank.open().await?;
     }
@@ -216,7 +220,7 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
             tasks: arguments.tasks,
             seed: arguments.seed,
             hand_over: !arguments.no_hand_over,
-            beside: arguments.beside.as_deref(),
+            upgrade: upgrade.as_ref(),
             faketime: faketime.as_deref(),
             apart: arguments.clocks,
             journal: &journal,
@@ -232,7 +236,13 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
     let progress = Progress::new(folder, whole);
     let plan = schedule::plan(arguments.seed, &stage, length);
     let parts = async {
-        inject_all(&injector, plan, &progress).await?;
+        let migrates = async {
+            match &upgrade {
+                Some(upgrade) => upgrade.migrate(&locks, length / 3).await,
+                None => Ok(()),
+            }
+        };
+        try_join(inject_all(&injector, plan, &progress), migrates).await?;
         journal.write(Event::Calm);
         sleep(CALM).await;
         journal.write(Event::SlowCommits);

@@ -3,8 +3,8 @@
 
 use std::collections::HashMap;
 
-use super::calls::LONGEST_LEASE;
 use super::cause::{GRACE, margin};
+use super::facts::LONGEST_LEASE;
 use super::facts::Span;
 use crate::history::MS;
 use crate::process_id::ProcessId;
