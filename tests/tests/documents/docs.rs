@@ -44,6 +44,7 @@ fn every_test_that_is_named_is_there() {
         "tests/support",
         "tests/tests",
         "apps/axum/tests",
+        "apps/cli/tests",
         "dblock-conformance/src",
         "dblock-core/src",
         "proof/torture/src",

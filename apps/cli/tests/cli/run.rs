@@ -181,10 +181,10 @@ pub(crate) async fn a_killed_unit_comes_back(dblock: impl Fn() -> Command) {
     }
     inside[0].signal(Signal::SIGKILL);
     assert_eq!(inside[0].ended().await.code, None);
-    for (wait, code) in [("0s", 75), ("30s", 0)] {
-        let mut next = Script::start_by(dblock(), &["--limit", "2", "--wait", wait], "true");
+    for (wait, code) in [(&[][..], 75), (&["--wait", "30s"], 0)] {
+        let mut next = Script::start_by(dblock(), &[&two, wait].concat(), "true");
         let told = next.ended().await;
-        assert_eq!(told.code, Some(code), "{wait}: {told:?}");
+        assert_eq!(told.code, Some(code), "{wait:?}: {told:?}");
     }
     std::fs::write(inside[1].path("go"), "").unwrap();
     assert_eq!(inside[1].ended().await.code, Some(0));
