@@ -69,10 +69,9 @@ use crate::machine::ownership::Ownership;
 use crate::store::{Holder, Kind, RecordChange, StoreError, Transfer};
 
 /// Pause before the next request for a row that was locked, or after a failure. It doubles up to the lease's
-/// margin, and at most to [`LONGEST_RETRY`], or to [`LONGEST_SHARED_RETRY`] for a locked row of a shared lease.
+/// margin, and at most to [`LONGEST_RETRY`].
 const FIRST_RETRY: Duration = Duration::from_millis(1);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
-const LONGEST_SHARED_RETRY: Duration = Duration::from_millis(50);
 
 /// How long the row may name the former owner after a local hand-over.
 const ROW_FOLLOWS_WITHIN: Duration = Duration::from_millis(50);

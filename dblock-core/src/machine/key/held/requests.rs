@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    FIRST_RETRY, Held, Holds, InRow, LONGEST_RETRY, LONGEST_SHARED_RETRY, ROW_FOLLOWS_WITHIN, State, Term,
-    Times, ended_reason,
+    FIRST_RETRY, Held, Holds, InRow, LONGEST_RETRY, ROW_FOLLOWS_WITHIN, State, Term, Times, ended_reason,
 };
 use crate::error::LostReason;
 use crate::machine::env::{Time, on_any_clock};
@@ -261,13 +260,7 @@ impl<C> Held<C> {
                     // decides.
                     self.confirmations.reply_to_sent_holds();
                 }
-                // Those who share it lock its row again and again, each for a moment.
-                let longest = if self.is_shared() {
-                    LONGEST_SHARED_RETRY
-                } else {
-                    LONGEST_RETRY
-                };
-                self.try_again(longest, now);
+                self.try_again(now);
                 After::Stands
             }
             Ok(other) => {
@@ -298,7 +291,7 @@ impl<C> Held<C> {
             error,
             again: before.is_some_and(|(before, _)| before == kind),
         });
-        self.try_again(LONGEST_RETRY, now);
+        self.try_again(now);
     }
 
     fn extended(&mut self, sent_at: Time, remaining: Duration, revoked: bool, now: Time) {
@@ -380,12 +373,11 @@ impl<C> Held<C> {
     }
 
     /// The request failed or was skipped. Its callers wait for the next request.
-    fn try_again(&mut self, longest: Duration, now: Time) {
+    fn try_again(&mut self, now: Time) {
         self.confirmations.wait_for_next();
-        let longest = options::margin(self.ttl).min(longest);
-        let pause = self.pause.min(longest);
-        self.retry_at = Some(now + pause);
-        self.pause = (pause * 2).min(longest);
+        self.retry_at = Some(now + self.pause);
+        let longest = options::margin(self.ttl).min(LONGEST_RETRY);
+        self.pause = (self.pause * 2).min(longest);
         if (self.row_is_behind() || self.is_shared()) && matches!(self.state, State::Held(_)) {
             self.follow_at = self.retry_at;
         }

@@ -348,23 +348,3 @@ fn a_lease_of_those_who_want_no_renewal_is_not_renewed() {
     a.passes(100 * MS);
     assert_eq!((a.sends(), b.ended()), (None, Some(LostReason::Expired)));
 }
-
-/// The others each lock it for a moment.
-#[test]
-fn a_release_of_a_shared_lease_asks_often_for_a_locked_row() {
-    let mut a = shared(u32::MAX);
-    a.leaves("a", true);
-    let mut sent = 0;
-    for _ in 0..3_000 {
-        if let Some(request) = a.sends() {
-            assert!(matches!(request.action, Action::Release), "{request:?}");
-            a.answered(Outcome::Skipped);
-            sent += 1;
-        }
-        a.passes(MS);
-    }
-    assert!((60..80).contains(&sent), "{sent}");
-    a.passes(50 * MS);
-    a.sends().unwrap();
-    a.answered(released());
-}
