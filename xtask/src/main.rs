@@ -60,9 +60,9 @@ enum Task {
     Failover(failover::Args),
     /// Lock ten thousand keys for an hour while connections break and the server restarts: what is in use must not grow.
     Soak(soak::Args),
-    /// Run the engine's core in simulation: schedules of callers and faults, each of which its seed repeats.
+    /// Run the engine's core in simulation, or all of dblock: schedules of callers and faults, each of which its seed repeats.
     Simulate(simulate::Args),
-    /// Take one rule after the other out of the engine's core: the simulation or a test must find it.
+    /// Take one rule after the other out of the engine: a simulation or a test must find it.
     Flaws(flaws::Args),
     /// Change one place of the core after the other, and list the changes that no test finds.
     Mutants(mutants::Args),

@@ -1,4 +1,4 @@
-//! `cargo xtask simulate`: builds the simulation, and runs it.
+//! `cargo xtask simulate`: builds the simulation of the core, or that of the whole stack, and runs it.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -14,14 +14,17 @@ const STOP: Stop = Stop {
     grace: Duration::from_secs(2),
 };
 
-/// Where the simulation is.
+/// Where the simulation of the core is.
 pub(crate) const PROGRAM: [&str; 2] = ["-p", "dblock-simulation"];
+
+/// Where that of the whole stack is.
+pub(crate) const WHOLE_STACK: [&str; 2] = ["-p", "dblock-whole-stack"];
 
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct Args {
-    /// How many schedules.
-    #[arg(long, default_value_t = 1_000_000)]
-    seeds: u64,
+    /// How many schedules. Without it, a million, or 10,000 runs of the whole stack.
+    #[arg(long)]
+    seeds: Option<u64>,
     /// The first seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -34,12 +37,19 @@ pub(crate) struct Args {
     /// Instead of seeds, all schedules of small worlds that make at most so many choices other than the simplest.
     #[arg(long, value_name = "CHOICES")]
     small: Option<u32>,
+    /// dblock as it ships, with its driver, in place of the core alone.
+    #[arg(long, conflicts_with_all = ["digest", "all", "small"])]
+    whole_stack: bool,
 }
 
 pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut command = cargo(["run", "--release"]);
-    command.args(PROGRAM).arg("--");
-    command.arg("--seeds").arg(args.seeds.to_string());
+    command
+        .args(if args.whole_stack { WHOLE_STACK } else { PROGRAM })
+        .arg("--");
+    if let Some(seeds) = args.seeds {
+        command.arg("--seeds").arg(seeds.to_string());
+    }
     command.arg("--seed").arg(args.seed.to_string());
     command.args(args.digest.then_some("--digest"));
     command.args(args.all.then_some("--all"));
