@@ -1,7 +1,7 @@
 //! `cargo xtask flaws`: takes one rule after the other out of a copy of the code, with the patches in
-//! `proof/flaws`, and demands that the simulation or a test of the core finds each.
+//! `proof/flaws`, and demands that the simulation of the core, that of the whole stack, or a test of the core finds each.
 //!
-//! A patch begins with what it breaks, in words, with its judge, and with what the simulation says of it.
+//! A patch begins with what it breaks, in words, with its judge, and with what a simulation says of it.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -46,6 +46,8 @@ struct Flaw {
 enum Judge {
     /// So many schedules of the simulation, from seed 1 on.
     Simulation(u64),
+    /// So many runs of the whole stack.
+    WholeStack(u64),
     /// A test of the core.
     Test(String),
 }
@@ -54,6 +56,7 @@ impl fmt::Display for Judge {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Simulation(_) => f.write_str("simulation"),
+            Self::WholeStack(_) => f.write_str("whole-stack"),
             Self::Test(_) => f.write_str("test"),
         }
     }
@@ -122,14 +125,16 @@ fn read(folder: &Path) -> anyhow::Result<Vec<Flaw>> {
 fn head(patch: &str) -> anyhow::Result<(Judge, String)> {
     let head = || patch.lines().take_while(|line| !line.starts_with("diff "));
     let given = |name: &str| head().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "));
-    match given("judge").and_then(|judge| judge.split_once(' ')) {
-        Some(("simulation", seeds)) => {
-            let finds = given("finds").context("its head needs a line `finds: WORDS OF THE VIOLATION`")?;
-            Ok((Judge::Simulation(seeds.parse()?), finds.to_owned()))
-        }
-        Some(("test", name)) => Ok((Judge::Test(name.to_owned()), name.to_owned())),
-        _ => bail!("its head needs a line `judge: simulation SCHEDULES` or `judge: test NAME`"),
-    }
+    let judge = match given("judge").and_then(|judge| judge.split_once(' ')) {
+        Some(("simulation", seeds)) => Judge::Simulation(seeds.parse()?),
+        Some(("whole-stack", seeds)) => Judge::WholeStack(seeds.parse()?),
+        Some(("test", name)) => return Ok((Judge::Test(name.to_owned()), name.to_owned())),
+        _ => bail!(
+            "its head needs a line `judge: simulation SCHEDULES`, `judge: whole-stack RUNS` or `judge: test NAME`"
+        ),
+    };
+    let finds = given("finds").context("its head needs a line `finds: WORDS OF THE VIOLATION`")?;
+    Ok((judge, finds.to_owned()))
 }
 
 fn chosen(flaws: Vec<Flaw>, names: &[String]) -> anyhow::Result<Vec<Flaw>> {
@@ -145,15 +150,17 @@ fn chosen(flaws: Vec<Flaw>, names: &[String]) -> anyhow::Result<Vec<Flaw>> {
 
 /// Judges that show all that these do.
 fn strictest<'a>(judges: impl Iterator<Item = &'a Judge>) -> Vec<Judge> {
-    let mut seeds = 0;
+    let (mut schedules, mut runs) = (0, 0);
     let mut strictest = Vec::new();
     for judge in judges {
         match judge {
-            Judge::Simulation(count) => seeds = seeds.max(*count),
+            Judge::Simulation(count) => schedules = schedules.max(*count),
+            Judge::WholeStack(count) => runs = runs.max(*count),
             Judge::Test(_) => strictest.push(judge.clone()),
         }
     }
-    strictest.extend((seeds > 0).then_some(Judge::Simulation(seeds)));
+    strictest.extend((schedules > 0).then_some(Judge::Simulation(schedules)));
+    strictest.extend((runs > 0).then_some(Judge::WholeStack(runs)));
     strictest
 }
 
@@ -206,6 +213,7 @@ impl Copy {
     async fn build(&self, judge: &Judge) -> anyhow::Result<()> {
         let mut build = match judge {
             Judge::Simulation(_) => self.cargo("build", &simulate::PROGRAM),
+            Judge::WholeStack(_) => self.cargo("build", &simulate::WHOLE_STACK),
             Judge::Test(_) => self.cargo("test", &TESTS),
         };
         if let Judge::Test(_) = judge {
@@ -220,10 +228,12 @@ impl Copy {
     async fn judge(&self, judge: &Judge) -> anyhow::Result<Option<String>> {
         let mut command = match judge {
             Judge::Simulation(_) => self.cargo("run", &simulate::PROGRAM),
+            Judge::WholeStack(_) => self.cargo("run", &simulate::WHOLE_STACK),
             Judge::Test(_) => self.cargo("test", &TESTS),
         };
         match judge {
             Judge::Simulation(seeds) => command.args(["--", "--brief", "--seeds"]).arg(seeds.to_string()),
+            Judge::WholeStack(seeds) => command.args(["--", "--seeds"]).arg(seeds.to_string()),
             Judge::Test(name) => command.arg(name),
         };
         let ended = tokio::time::timeout(LIMIT, kept(&mut command, STOP)).await;
@@ -247,7 +257,7 @@ impl Copy {
 fn found(judge: &Judge, ended: &Ended) -> anyhow::Result<Option<String>> {
     let Ended { passed, output } = ended;
     let line = match judge {
-        Judge::Simulation(_) => output.lines().find(|line| line.starts_with("seed ")),
+        Judge::Simulation(_) | Judge::WholeStack(_) => output.lines().find(|line| line.starts_with("seed ")),
         Judge::Test(name) => {
             ensure!(
                 !passed || output.contains("test result: ok. 1 passed"),
@@ -279,6 +289,10 @@ mod tests {
         assert_eq!(
             judged("judge: test some_name").unwrap(),
             (Judge::Test(name()), name())
+        );
+        assert_eq!(
+            judged("judge: whole-stack 300\nfinds: exclusion").unwrap().0,
+            Judge::WholeStack(300)
         );
         assert!(judged("judge: somebody").is_err());
         assert!(judged("judge: simulation 2000").is_err());
