@@ -212,8 +212,8 @@ impl Extend {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Share {
-    /// Numbers the extensions of the lease, from 1. One whose number is not larger than that of the hold arrives late, or
-    /// a second time, and changes nothing.
+    /// Numbers the extensions of the lease. One whose number is not larger than that of the hold arrives late, or a second
+    /// time, and changes nothing. 0 before the first caller has entered: while the hold's own number is 0, such a one counts.
     pub number: u64,
     /// Others want to enter. The count in the answer says how many may.
     pub enter: Option<Enter>,

@@ -79,8 +79,9 @@ pub(super) fn extend(lease_id: Uuid, ask: &Extend, share: &Share, row: &mut Lock
     else {
         return (Outcome::Lost, false);
     };
-    // A repeated one would write a count anew that its answer has told already.
-    if share.number <= hold.number {
+    // A repeated one would write a count anew that its answer has told already. Before the first caller has entered there
+    // is nothing to tell.
+    if hold.number > 0 && share.number <= hold.number {
         return (answer(hold), began);
     }
     hold.number = share.number;

@@ -222,7 +222,7 @@ for n, key in ipairs(KEYS) do
     elseif mine then
       if action == 'A' then
         answer = granted(mine['until'], wanted)
-      elseif number <= mine.number then
+      elseif mine.number > 0 and number <= mine.number then
         answer = extended(mine['until'], wanted, mine.count)
       else
         local others, chains = math.max(live_without() - mine.count, 0), math.max(holds, 1)

@@ -317,6 +317,18 @@ fn an_extension_that_arrives_twice_counts_once() {
     assert_eq!(counts(&row), [3]);
 }
 
+/// The lease that a pass-on gives is short.
+#[test]
+fn an_extension_before_anybody_has_entered_lasts_its_ttl() {
+    let [mine] = ids();
+    let ask = extend_share(mine, 0, 1);
+    let (answer, row) = after(&ask, &shared(&[(mine, 1)]));
+    let Outcome::Extended { remaining, .. } = answer else {
+        panic!("{answer:?}");
+    };
+    assert_eq!((remaining, row.shared[0].expire_at), (TTL, NOW + TTL));
+}
+
 #[test]
 fn one_who_waits_says_whether_it_shares() {
     let [mine, owner] = ids();
