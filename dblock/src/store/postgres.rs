@@ -33,7 +33,7 @@ use sqlx::PgConnection;
 use sqlx::postgres::PgConnectOptions;
 use uuid::Uuid;
 
-pub(crate) use self::error::is_conflict;
+pub(crate) use self::error::{code_of, is_conflict};
 pub(crate) use self::source::from_url;
 pub use self::source::open;
 

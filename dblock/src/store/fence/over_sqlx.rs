@@ -177,7 +177,7 @@ fn code(answer: &dyn DatabaseError) -> Option<String> {
 
         // These end the session without saying what became of the statement.
         let ends = matches!(answer.severity(), Fatal | Panic);
-        return (!ends).then(|| answer.code().to_owned());
+        return (!ends).then(|| crate::store::postgres::code_of(answer).to_owned());
     }
     #[cfg(feature = "mysql")]
     if let Some(answer) = answer.try_downcast_ref::<sqlx::mysql::MySqlDatabaseError>() {

@@ -183,6 +183,8 @@ fn meaning_of(number: u16, message: &str, rights: Rights) -> Option<(StoreErrorK
         1053 | 1079 | 1152 | 1158..=1161 | 1184 | INTERRUPTED | 1927 | 2006 | 2013 | 3169 | 4031 => {
             (Interrupted, "")
         }
+        // A table that cannot grow, or a temporary file.
+        1021 | 1114 => (Conflict, "the server's disk is full"),
         // The last two: max_statement_time (MariaDB) and max_execution_time (MySQL).
         DUPLICATE_KEY | LOCK_WAIT_TIMEOUT | DEADLOCK | RECORD_CHANGED | 1969 | 3024 => (Conflict, ""),
         _ => return None,
@@ -199,6 +201,13 @@ mod tests {
             let (kind, _) = meaning_of(number, "", Rights::Locks).unwrap();
             assert_eq!(kind, StoreErrorKind::Interrupted, "{number}");
         }
+    }
+
+    /// `InnoDB` says that the table is full, and goes on when there is room again.
+    #[test]
+    fn a_full_disk_passes() {
+        let (kind, _) = meaning_of(1114, "The table 'distributed_lock' is full", Rights::Locks).unwrap();
+        assert_eq!(kind, StoreErrorKind::Conflict);
     }
 
     #[test]

@@ -19,6 +19,12 @@ const ABORTED: &str = "25P02";
 /// A schema does not exist, or the `search_path` leads to none.
 const MISSING_SCHEMA: &str = "3F000";
 
+const NO_RIGHT: &str = "42501";
+const IO_ERROR: &str = "58030";
+const INTERNAL_ERROR: &str = "XX000";
+/// The server's sources that read and write its files. They say [`NO_RIGHT`] when the disk has become read-only.
+const OF_FILES: [&str; 5] = ["fd.c", "md.c", "relmapper.c", "slru.c", "xlog.c"];
+
 /// An error of a statement on the lock table.
 pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError {
     if is_missing_table(&error)
@@ -26,8 +32,9 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
     {
         return missing.with_source(error);
     }
+    // With the session first: a commit may be on the disk when the server meets a full one, and crashes.
     sql_error::of_statement(error, |answer| {
-        meaning(answer).or_else(|| ends_the_session(answer))
+        ends_the_session(answer).or_else(|| meaning(answer))
     })
 }
 
@@ -59,6 +66,8 @@ pub(super) fn of_connect_to(error: sqlx::Error, options: &PgConnectOptions) -> S
 fn of_new(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
     match meaning(answer) {
         Some((StoreErrorKind::Interrupted, _)) => Some((StoreErrorKind::Unreachable, "")),
+        // A session that cannot write a file of its own, on a full disk, says no more.
+        None if answer.code().as_deref() == Some(INTERNAL_ERROR) => Some((StoreErrorKind::Unreachable, "")),
         None => Some((StoreErrorKind::Refused, "")),
         known => known,
     }
@@ -131,7 +140,18 @@ fn ends_the_session(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'sta
 }
 
 fn meaning(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
-    meaning_of(&answer.code()?)
+    meaning_of(code_of(answer.try_downcast_ref()?))
+}
+
+/// The code of an error. That of a disk that has become read-only is not that of a missing right.
+pub(crate) fn code_of(answer: &PgDatabaseError) -> &str {
+    code_from(answer.code(), answer.file())
+}
+
+/// `source`: the server's own source file that met the error.
+fn code_from<'a>(code: &'a str, source: Option<&str>) -> &'a str {
+    let of_a_file = code == NO_RIGHT && source.is_some_and(|source| OF_FILES.contains(&source));
+    if of_a_file { IO_ERROR } else { code }
 }
 
 fn meaning_of(code: &str) -> Option<(StoreErrorKind, &'static str)> {
@@ -147,7 +167,7 @@ fn meaning_of(code: &str) -> Option<(StoreErrorKind, &'static str)> {
             "the table has other columns than this version of dblock knows: call `locks.admin().migrate()`, or \
              upgrade the dblock crate if a later version has migrated it",
         ),
-        "42501" => (
+        NO_RIGHT => (
             Refused,
             "grant USAGE on the schema, SELECT, INSERT, UPDATE and DELETE on the lock table, and SELECT on its \
              version table; migrations need CREATE on the schema",
@@ -175,10 +195,35 @@ fn meaning_of(code: &str) -> Option<(StoreErrorKind, &'static str)> {
         "57P04" => (Refused, "the database was dropped"),
         "57P03" | "53300" => (Unreachable, ""),
         "53100" | "53200" | "53400" => (Conflict, "the server is short of resources"),
+        // The first: an error of the system.
+        "58000" | IO_ERROR => (
+            Unreachable,
+            "the server cannot read or write its files: its disk has failed, or has become read-only",
+        ),
         // Shutdown, crash, idle timeouts and the like: the server ends the session.
         "57P01" | "57P02" | "57P05" | "25P03" => (Interrupted, ""),
         other if other.starts_with("08") => (Interrupted, ""),
         _ => return None,
     };
     Some(known)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As PostgreSQL 15 answered on a file system that was made read-only or failed: it kept its clients' connections,
+    /// and refused new ones with severity FATAL.
+    #[test]
+    fn a_disk_that_fails_is_no_missing_right() {
+        let kind = |code, source| meaning_of(code_from(code, source)).map(|(kind, _)| kind);
+        assert_eq!(
+            kind(IO_ERROR, Some("relmapper.c")),
+            Some(StoreErrorKind::Unreachable)
+        );
+        assert_eq!(kind(NO_RIGHT, Some("md.c")), Some(StoreErrorKind::Unreachable));
+        assert_eq!(kind(NO_RIGHT, Some("aclchk.c")), Some(StoreErrorKind::Refused));
+        assert_eq!(kind(NO_RIGHT, None), Some(StoreErrorKind::Refused));
+        assert_eq!(kind("53100", Some("md.c")), Some(StoreErrorKind::Conflict));
+    }
 }

@@ -12,8 +12,8 @@ use crate::store::{schema, sql_error};
 
 const BLOCKED: &str = "a write transaction blocks the whole SQLite file, most likely one of the application's: \
     keep it short, never acquire a lock inside it, or keep the locks in a file of their own";
-const READ_ONLY: &str = "this process may not write the database file or its directory, or opened it read-only; grant it both, or take \
-     `mode=ro` out of the URL";
+const READ_ONLY: &str = "this process may not write the database file or its directory, or opened it read-only, or the disk has become \
+     read-only; grant it both, or take `mode=ro` out of the URL";
 const NO_FILE: &str = "are the file and its directory still there, and may this process use them?";
 /// `SQLITE_CANTOPEN`.
 const CANNOT_OPEN: i32 = 14;
