@@ -41,6 +41,10 @@ pub(crate) struct Args {
     /// Decides which faults come when, and what the processes do.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// The server's files are on a disk that loses power, is full, fails and becomes read-only. With `--disk=forgetful` the
+    /// server answers before it has written, and the run must find that. Needs root.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "durable")]
+    disk: Option<String>,
     /// An upgrade from this commit, which is built with its own lock file: its processes make and use the table; then the
     /// table is migrated under them, and from then on every second process is of this version.
     #[arg(long)]
@@ -152,6 +156,7 @@ async fn once(program: &Path, store: Store) -> anyhow::Result<String> {
         minutes: BRIEFLY.to_owned(),
         seed: 1,
         from: None,
+        disk: None,
         extra: Vec::new(),
     };
     let begin = Instant::now();
@@ -175,10 +180,18 @@ pub(crate) async fn build() -> anyhow::Result<PathBuf> {
 }
 
 fn command(program: &Path, args: &Args) -> Command {
-    let mut command = Command::new(program);
+    let mut command = if args.disk.is_none() {
+        Command::new(program)
+    } else {
+        // The disk is mounted for this program and its servers alone, and goes with them.
+        let mut command = Command::new("unshare");
+        command.arg("--mount").arg(program);
+        command
+    };
     command
         .args(["run", "--store", args.store.name(), "--minutes", &args.minutes])
         .args(["--seed", &args.seed.to_string()])
+        .args(args.disk.iter().map(|disk| format!("--disk={disk}")))
         .args(&args.extra);
     command
 }

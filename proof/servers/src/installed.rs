@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::PathBuf;
 
+use tempfile::TempDir;
+
 use crate::{
     Kind, Purpose, Server, certificates, etcd, mariadb, pgbouncer, postgres, programs, redis,
     temporary_folder, zookeeper,
@@ -61,7 +63,17 @@ impl Programs {
         purpose: Purpose,
         password: &str,
     ) -> anyhow::Result<Option<Server>> {
-        let top = temporary_folder()?;
+        self.start_in(temporary_folder()?, kind, purpose, password).await
+    }
+
+    /// The same in a folder that is there. A cluster of Redis takes several others instead.
+    pub(crate) async fn start_in(
+        &self,
+        top: TempDir,
+        kind: Kind,
+        purpose: Purpose,
+        password: &str,
+    ) -> anyhow::Result<Option<Server>> {
         let (redis, zookeeper, etcd) = (&self.redis, &self.zookeeper, &self.etcd);
         let server = match (kind, &self.postgres, &self.mysql, redis, zookeeper, etcd) {
             (Kind::Postgres, Some(programs), ..) => programs.start(top, password, purpose).await?,

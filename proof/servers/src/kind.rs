@@ -33,6 +33,8 @@ pub enum Purpose {
     /// The server's own defaults, and Redis with each write on the disk before it is answered, as its
     /// defaults are not. The torture starts its server itself.
     Torture,
+    /// The same, but what is answered may not be on the disk yet, to see that the torture finds what a power failure takes.
+    Forgetful,
 }
 
 impl Purpose {
@@ -55,7 +57,7 @@ impl Purpose {
                 Kind::ZooKeeper,
                 Kind::Etcd,
             ],
-            Self::Torture => &[],
+            Self::Torture | Self::Forgetful => &[],
         }
     }
 
@@ -68,7 +70,7 @@ impl Purpose {
     /// How many connections a server takes, where its default is not enough: tests run side by side, and each
     /// opens connections of its own. The torture uses them up on purpose.
     pub(crate) fn connections(self) -> Option<u32> {
-        (self != Self::Torture).then_some(400)
+        matches!(self, Self::Tests | Self::Benches).then_some(400)
     }
 
     /// The alternatives to installing.

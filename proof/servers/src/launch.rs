@@ -122,8 +122,23 @@ impl Launch {
             to: Target::Process,
             grace: STOP_LIMIT,
         };
-        let mut process = Process::start(&mut command, stop)?;
+        self.ready(Process::start(&mut command, stop)?, port).await
+    }
 
+    /// Waits until a server that runs answers. `None`: it has ended.
+    pub(crate) async fn wait_until_ready(
+        &self,
+        process: Process,
+        port: u16,
+    ) -> anyhow::Result<Option<Process>> {
+        match self.ready(process, port).await {
+            Ok(process) => Ok(Some(process)),
+            Err(Failure::Ended(_)) => Ok(None),
+            Err(failure) => Err(self.explain(failure)),
+        }
+    }
+
+    async fn ready(&self, mut process: Process, port: u16) -> Result<Process, Failure> {
         let deadline = Instant::now() + START_LIMIT;
         loop {
             let answer = timeout_at(deadline, self.probe.ask(port)).await;

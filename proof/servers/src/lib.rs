@@ -8,6 +8,7 @@
 
 mod account;
 pub mod certificates;
+pub mod disk;
 mod ensemble;
 pub mod etcd;
 pub mod galera;

@@ -152,6 +152,9 @@ impl Programs {
                     // Written at each commit, and synced once a second: 0 would lose commits with a kill.
                     command.args(["--innodb-flush-log-at-trx-commit=2", "--sync-binlog=0"]);
                 }
+                if purpose == Purpose::Forgetful {
+                    command.arg("--innodb-flush-log-at-trx-commit=2");
+                }
                 if flavour == Flavour::MySql {
                     command.args(["--loose-mysql-native-password=ON", "--loose-mysqlx=OFF"]);
                 }

@@ -168,6 +168,9 @@ impl Programs {
             self.folder.clone(),
             purpose == Purpose::Benches && self.can_count(),
         );
+        // Otherwise it syncs each file when it starts after a crash: seconds on a disk in a file.
+        let syncs_at_once =
+            matches!(purpose, Purpose::Torture | Purpose::Forgetful) && self.version.major >= 14;
         let (at, probed, probe) = (place.clone(), place.clone(), self.clients.clone());
         let secret = password.to_owned();
         let launch = Launch {
@@ -190,6 +193,12 @@ impl Programs {
                     command.args(["-c", "fsync=off", "-c", "full_page_writes=off"]);
                     // For transactions that are prepared; the default allows none.
                     command.args(["-c", "max_prepared_transactions=8"]);
+                }
+                if syncs_at_once {
+                    command.args(["-c", "recovery_init_sync_method=syncfs"]);
+                }
+                if purpose == Purpose::Forgetful {
+                    command.args(["-c", "synchronous_commit=off"]);
                 }
                 if counts {
                     command.args(["-c", "shared_preload_libraries=pg_stat_statements"]);

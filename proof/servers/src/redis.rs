@@ -97,6 +97,7 @@ pub(crate) fn persistence(purpose: Purpose) -> &'static str {
         Purpose::Benches => "",
         // The torture uses its connections up.
         Purpose::Torture => "appendonly yes\nappendfsync always\nmaxclients 100\n",
+        Purpose::Forgetful => "appendonly yes\nappendfsync everysec\nmaxclients 100\n",
     }
 }
 

@@ -6,16 +6,18 @@ use anyhow::Context as _;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::disk::Disk;
 use crate::installed::Programs;
 use crate::launch::Launch;
 use crate::process::Process;
-use crate::{Kind, Purpose, random_password};
+use crate::{Kind, Purpose, random_password, temporary_folder};
 
 /// A running server with files of its own. It is stopped when this is dropped, and its files go.
 #[derive(Debug)]
 pub struct Server {
     // Dropped in this order: the folder goes when nobody writes to it any more.
     process: Option<Process>,
+    disk: Option<Disk>,
     _top: TempDir,
     launch: Launch,
     /// The signal at which it stops without waiting for anybody.
@@ -38,6 +40,24 @@ impl Server {
         started.with_context(|| format!("the programs of {kind:?} are not installed"))
     }
 
+    /// The same, with its files on a disk that can fail.
+    ///
+    /// # Errors
+    /// The same, or there can be no such disk here.
+    pub async fn on_disk(kind: Kind, purpose: Purpose) -> anyhow::Result<Self> {
+        let top = temporary_folder()?;
+        let disk = Disk::make(top.path()).await?;
+        let (programs, password) = (Programs::find(&[kind]), random_password()?);
+        let started = programs.start_in(top, kind, purpose, &password).await?;
+        let server = started.with_context(|| format!("the programs of {kind:?} are not installed"))?;
+        // The programs that make a server's first files leave that to the system.
+        disk.sync().await?;
+        Ok(Self {
+            disk: Some(disk),
+            ..server
+        })
+    }
+
     pub(crate) async fn start(
         launch: Launch,
         at_once: Signal,
@@ -47,6 +67,7 @@ impl Server {
         let (process, port) = launch.run().await?;
         Ok(Self {
             process: Some(process),
+            disk: None,
             _top: top,
             launch,
             at_once,
@@ -68,6 +89,7 @@ impl Server {
         let process = launch.run_again(port, &[]).await?;
         Ok(Self {
             process: Some(process),
+            disk: None,
             _top: top,
             launch,
             at_once,
@@ -76,6 +98,11 @@ impl Server {
             variables: Vec::new(),
             _others: Vec::new(),
         })
+    }
+
+    /// The disk of its files, if that can fail.
+    pub fn disk(&self) -> Option<&Disk> {
+        self.disk.as_ref()
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -174,6 +201,34 @@ impl Server {
         self.stop_at_once();
         self.variables = variables;
         self.restart().await
+    }
+
+    /// Mounts its disk again, as after a power failure, and starts it.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn restart_with_disk(&mut self) -> anyhow::Result<()> {
+        self.kill();
+        if let Some(disk) = &self.disk {
+            disk.mount_again().await?;
+        }
+        self.restart().await
+    }
+
+    /// Waits until it answers again, and starts it if it has ended.
+    ///
+    /// # Errors
+    /// It does not start, or it goes on and does not answer.
+    pub async fn recover(&mut self) -> anyhow::Result<()> {
+        let goes_on = match self.process.take() {
+            Some(process) => self.launch.wait_until_ready(process, self.port).await?,
+            None => None,
+        };
+        self.process = Some(match goes_on {
+            Some(process) => process,
+            None => self.launch.run_again(self.port, &self.variables).await?,
+        });
+        Ok(())
     }
 
     pub(crate) async fn restart_if_killed(&mut self) -> anyhow::Result<()> {

@@ -298,6 +298,11 @@ impl Bank {
         matches!(self, Self::Sqlite(_))
     }
 
+    /// Closes the connections.
+    pub(crate) async fn leave(&self) {
+        on!(self, |pool| pool.close().await);
+    }
+
     /// Keeps every connection of the pool for so long.
     pub(crate) async fn exhaust(&self, length: Duration) {
         on!(self, |pool| {

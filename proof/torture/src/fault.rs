@@ -64,6 +64,14 @@ pub(crate) enum Fault {
     LoseQuorum { ms: u32 },
     /// Another transaction locks the SQLite file.
     LockFile { ms: u32 },
+    /// The power fails: the server is killed, and its disk forgets what was not synced. Then both start again.
+    LosePower,
+    /// Nothing more fits on the server's disk for so long.
+    FillDisk { ms: u32 },
+    /// Nothing can be synced for so long (EIO), and what was not synced is lost. Then the server and its disk start again.
+    FailDisk { ms: u32 },
+    /// The server's disk is read-only after an error of its file system. After so long both start again.
+    ReadOnlyDisk { ms: u32 },
 }
 
 impl Fault {
@@ -104,9 +112,22 @@ impl Fault {
         matches!(self, Self::ForceRelease { .. } | Self::Revoke { .. })
     }
 
+    /// A server that is alone is brought down, or may crash, and is started again.
+    pub(crate) fn crashes_the_server(&self) -> bool {
+        matches!(
+            self,
+            Self::KillServer
+                | Self::StopServer
+                | Self::LosePower
+                | Self::FillDisk { .. }
+                | Self::FailDisk { .. }
+                | Self::ReadOnlyDisk { .. }
+        )
+    }
+
     /// The store serves nobody until a server is back.
     pub(crate) fn is_an_outage(&self) -> bool {
-        self.takes_the_leader() || matches!(self, Self::KillServer | Self::StopServer)
+        self.takes_the_leader() || self.crashes_the_server()
     }
 
     /// For tables.
@@ -147,6 +168,10 @@ impl Fault {
             Self::StopLeader { .. } => "leader stopped (SIGSTOP), and woken",
             Self::LoseQuorum { .. } => "quorum killed (SIGKILL), and back",
             Self::LockFile { .. } => "file kept by another transaction",
+            Self::LosePower => "power lost, and back",
+            Self::FillDisk { .. } => "disk full",
+            Self::FailDisk { .. } => "disk fails (EIO), and is mounted again",
+            Self::ReadOnlyDisk { .. } => "disk read-only, and is mounted again",
         }
     }
 }

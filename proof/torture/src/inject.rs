@@ -1,6 +1,7 @@
 //! Carries out faults. Not every fault can be injected: a process that is being killed cannot be stopped, and a
 //! server that is down loses no replies.
 
+mod disk;
 mod ensemble;
 mod fail_over;
 mod network;
@@ -90,6 +91,10 @@ impl Injector<'_> {
             | Fault::ExhaustServer { .. } => {
                 return self.on_server(fault).await;
             }
+            Fault::LosePower
+            | Fault::FillDisk { .. }
+            | Fault::FailDisk { .. }
+            | Fault::ReadOnlyDisk { .. } => return self.on_disk(fault).await,
             Fault::FailOver { stop, ms } => return self.fail_over(stop, millis(ms)).await,
             Fault::LockFile { ms } => return self.lock_file(millis(ms)).await,
             _ => return Ok(self.on_network(fault).await),

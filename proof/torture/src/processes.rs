@@ -98,6 +98,27 @@ impl<'a> Processes<'a> {
 
     /// Kills a process and starts another in its slot.
     pub(crate) async fn replace(&self, process: &mut Process) -> anyhow::Result<()> {
+        self.kill(process).await?;
+        self.start_next(process)
+    }
+
+    /// Kills all processes, and starts others in their slots after `meanwhile`.
+    pub(crate) async fn replace_all(
+        &self,
+        meanwhile: impl Future<Output = anyhow::Result<()>>,
+    ) -> anyhow::Result<()> {
+        let mut all = Vec::new();
+        for slot in &self.slots {
+            all.push(slot.lock().await);
+        }
+        for process in &mut all {
+            self.kill(process).await?;
+        }
+        meanwhile.await?;
+        all.iter_mut().try_for_each(|process| self.start_next(process))
+    }
+
+    async fn kill(&self, process: &mut Process) -> anyhow::Result<()> {
         let id = process.id;
         let status = process.child.try_wait().context("looking at a worker")?;
         let event = match status.map(|status| status.code()) {
@@ -106,11 +127,14 @@ impl<'a> Processes<'a> {
             Some(code) => Event::Ended { process: id, code },
         };
         self.setup.journal.write(event);
-        process.child.kill().await.context("killing a worker")?;
+        process.child.kill().await.context("killing a worker")
+    }
+
+    fn start_next(&self, process: &mut Process) -> anyhow::Result<()> {
         clocks::forget(process.pid);
         let next = ProcessId {
-            generation: id.generation + 1,
-            ..id
+            generation: process.id.generation + 1,
+            ..process.id
         };
         *process = start(self.setup, next)?;
         Ok(())

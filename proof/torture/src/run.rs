@@ -22,7 +22,7 @@ use crate::processes::{Processes, Setup};
 use crate::report::{self, Progress};
 use crate::resource::Resource;
 use crate::schedule::{self, Planned, Stage};
-use crate::target::{self, StoreKind, Target};
+use crate::target::{self, Durability, StoreKind, Target};
 use crate::upgrade::Upgrade;
 use crate::worker::{LONGEST_TTL, finish_runs, key_names};
 
@@ -59,6 +59,9 @@ pub(crate) struct Arguments {
     /// Every hand-over goes through the database.
     #[arg(long)]
     no_hand_over: bool,
+    /// The server's files, or those of SQLite, are on a disk that fails. Needs root.
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "durable")]
+    disk: Option<Durability>,
     /// Nothing but the network fails, which also delivers statements twice. For PostgreSQL, MySQL and Redis.
     #[arg(long)]
     lies: bool,
@@ -84,13 +87,18 @@ impl Arguments {
         let (store, seed) = (self.store.name(), self.seed);
         let (minutes, processes, tasks) = (self.minutes, self.processes, self.tasks);
         let hand_over = if self.no_hand_over { " --no-hand-over" } else { "" };
+        let disk = match self.disk {
+            None => "",
+            Some(Durability::Durable) => " --disk",
+            Some(Durability::Forgetful) => " --disk=forgetful",
+        };
         let lies = if self.lies { " --lies" } else { "" };
         let apart = self.clocks;
         let apart = apart.map_or_else(String::new, |apart| format!(" --clocks {}", apart.name()));
         let from = self.from.as_ref();
         let from = from.map_or_else(String::new, |folder| format!(" --from {}", folder.display()));
         format!(
-            "cargo xtask torture --store {store} --minutes {minutes} --seed {seed} \
+            "cargo xtask torture --store {store} --minutes {minutes} --seed {seed}{disk} \
              -- --processes {processes} --tasks {tasks}{hand_over}{lies}{apart}{from}"
         )
     }
@@ -126,6 +134,14 @@ async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     anyhow::ensure!(
         arguments.store.has_one_server() || !arguments.lies && arguments.clocks.is_none(),
         "--lies and --clocks need a store with one server"
+    );
+    anyhow::ensure!(
+        arguments.disk.is_none() || arguments.store.has_one_disk(),
+        "--disk is for postgres, mysql, redis and sqlite"
+    );
+    anyhow::ensure!(
+        arguments.disk != Some(Durability::Forgetful) || arguments.store != StoreKind::Sqlite,
+        "--disk=forgetful is for servers: dblock itself sets how SQLite writes"
     );
     let folder = tempfile::Builder::new().prefix("dblock-torture-").tempdir()?;
     eprintln!("{}", arguments.command());
@@ -177,9 +193,8 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
         let faketime = faketime.as_deref().context("--clocks needs libfaketime")?;
         ServerClock::new(faketime, apart.rate(&mut Rng::with_seed(arguments.seed)))
     });
-    let target = Target::start(arguments.store, slots, folder, clock.transpose()?).await?;
-    let (source, bank) = target::source(target.url(), TIMEOUT)?;
-    let locks = LockManager::builder(source).namespace("torture").build_lazy()?;
+    let target = Target::start(arguments.store, arguments.disk, slots, folder, clock.transpose()?).await?;
+    let (locks, bank) = open(&target)?;
     let upgrade = arguments.from.as_deref().map(Upgrade::new);
     match &upgrade {
         Some(upgrade) => upgrade.begin(&locks, target.url()).await?,
@@ -187,6 +202,10 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
     }
     if let Some(bank) = &bank {
         bank.open().await?;
+    }
+    let opened_again = target.disk.is_some();
+    if opened_again {
+        close(&locks, bank.as_ref()).await;
     }
     let journal = Journal::create(&folder.join(RUNNER))?;
     let resource = Resource::listen(Journal::create(&folder.join(RESOURCE))?).await?;
@@ -197,6 +216,7 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
         clocks: faketime.is_some(),
         lies: arguments.lies,
         apart: arguments.clocks,
+        disk: arguments.disk.is_some(),
     };
     let whole = length + CALM + SLOW_COMMITS;
     let end = now() + i64::try_from(whole.as_nanos())?;
@@ -252,6 +272,11 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
         // A lease ends by the server's clock.
         let rate = target.clock.as_ref().map_or(1_000, |clock| clock.rate);
         sleep(QUIET * 1_000 / rate).await;
+        let (locks, bank) = if opened_again {
+            open(&target)?
+        } else {
+            (locks.clone(), bank.clone())
+        };
         record_end(&locks, bank.as_ref(), &journal).await
     };
     tokio::select! {
@@ -261,6 +286,20 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
     }
     locks.shutdown(Duration::from_secs(1)).await;
     Ok(())
+}
+
+fn open(target: &Target) -> anyhow::Result<(LockManager, Option<Bank>)> {
+    let (source, bank) = target::source(target.url(), TIMEOUT)?;
+    let locks = LockManager::builder(source).namespace("torture");
+    Ok((locks.build_lazy()?, bank))
+}
+
+/// Nobody but the processes may have a file open whose disk is mounted again. So there are no orders of an operator.
+async fn close(locks: &LockManager, bank: Option<&Bank>) {
+    locks.shutdown(Duration::from_secs(1)).await;
+    if let Some(bank) = bank {
+        bank.leave().await;
+    }
 }
 
 /// Whether the store is an etcd of such an old version, by its diagnosis.

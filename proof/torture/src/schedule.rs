@@ -36,6 +36,8 @@ pub(crate) struct Stage {
     pub(crate) lies: bool,
     /// All clocks run at rates of their own.
     pub(crate) apart: Option<Apart>,
+    /// The disk of the server can fail.
+    pub(crate) disk: bool,
 }
 
 /// A fault and when it comes, counted from the start of the run.
@@ -129,6 +131,7 @@ mod tests {
             clocks: store != StoreKind::Sqlite,
             lies: false,
             apart: None,
+            disk: store == StoreKind::Mysql,
         }
     }
 
@@ -148,7 +151,7 @@ mod tests {
     fn twenty_minutes_bring_over_a_thousand_faults_of_every_kind() {
         for (store, kinds) in [
             (StoreKind::Postgres, 26),
-            (StoreKind::Mysql, 26),
+            (StoreKind::Mysql, 30),
             (StoreKind::Sqlite, 10),
             (StoreKind::Redis, 20),
             (StoreKind::RedisSentinel, 7),

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use dblock::{Source as _, StoreSource};
 use dblock_redis::RedisStore;
+use dblock_servers::disk::Disk;
 use dblock_servers::{Ensemble, Kind, Purpose, RedisSentinel, Server};
 use dblock_tests::proxy::Proxy;
 use dblock_zookeeper::ZookeeperStore;
@@ -38,6 +39,15 @@ pub(crate) enum StoreKind {
     Zookeeper,
     /// Three members of an etcd. Needs the feature `etcd`.
     Etcd,
+}
+
+/// What a server that is alone, or a file, has on its disk, which can fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Durability {
+    /// All that was answered.
+    Durable,
+    /// What was answered comes later: the run must find what a power failure takes.
+    Forgetful,
 }
 
 impl StoreKind {
@@ -73,6 +83,11 @@ impl StoreKind {
         matches!(self, Self::Zookeeper | Self::Etcd)
     }
 
+    /// Its disk can fail: it is a file, or has one server.
+    pub(crate) fn has_one_disk(self) -> bool {
+        matches!(self, Self::Postgres | Self::Mysql | Self::Redis | Self::Sqlite)
+    }
+
     /// It keeps more than locks: accounts, and what is to be done once.
     pub(crate) fn has_bank(self) -> bool {
         !matches!(self, Self::Redis | Self::RedisSentinel) && !self.is_ensemble()
@@ -84,6 +99,8 @@ impl StoreKind {
 pub(crate) struct Target {
     pub(crate) store: StoreKind,
     url: String,
+    /// That of a file, if it can fail. A server has its own.
+    pub(crate) disk: Option<Mutex<Disk>>,
     /// `None` for a file and for several servers.
     pub(crate) server: Option<Mutex<Server>>,
     pub(crate) sentinel: Option<Mutex<RedisSentinel>>,
@@ -100,6 +117,7 @@ pub(crate) struct Target {
 impl Target {
     pub(crate) async fn start(
         store: StoreKind,
+        disk: Option<Durability>,
         slots: usize,
         folder: &Path,
         clock: Option<ServerClock>,
@@ -107,6 +125,7 @@ impl Target {
         let mut target = Self {
             store,
             url: String::new(),
+            disk: None,
             server: None,
             sentinel: None,
             ensemble: None,
@@ -116,6 +135,12 @@ impl Target {
         };
         let kind = match store {
             StoreKind::Sqlite => {
+                let mut folder = folder.to_owned();
+                if disk.is_some() {
+                    folder.push("disk");
+                    std::fs::create_dir(&folder)?;
+                    target.disk = Some(Mutex::new(Disk::make(&folder).await?));
+                }
                 target.url = format!("sqlite://{}", folder.join("torture.db").display());
                 return Ok(target);
             }
@@ -137,7 +162,11 @@ impl Target {
             target.addresses = addresses(&ensemble.servers)?;
             target.ensemble = Some(Mutex::new(ensemble));
         } else {
-            let mut server = Server::fresh(kind, Purpose::Torture).await?;
+            let mut server = match disk {
+                None => Server::fresh(kind, Purpose::Torture).await?,
+                Some(Durability::Durable) => Server::on_disk(kind, Purpose::Torture).await?,
+                Some(Durability::Forgetful) => Server::on_disk(kind, Purpose::Forgetful).await?,
+            };
             if let Some(clock) = &mut target.clock {
                 server.restart_with(clock.variables()).await?;
                 clock.pid = server.pid();

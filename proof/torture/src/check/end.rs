@@ -10,6 +10,7 @@ use super::finding::Finding;
 use super::outages;
 use crate::history::{End, Event, History, MS};
 use crate::once::PREFIX;
+use crate::target::StoreKind;
 use crate::worker::{LATEST_WRITE, LONGEST_TTL};
 
 /// The time for recovery after the last fault: the longest lease, and a reconnect on a machine that stalls.
@@ -150,9 +151,13 @@ fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Findin
                 .any(|trouble| trouble.key == call.key)
         };
         let broken = || facts.ends_sessions(call.process, span);
-        let expected =
-            answer.end == End::Store && (call.asked < since || hurried || slow || troubled() || broken());
-        if matches!(answer.end, End::Store | End::Other) && !expected {
+        // No fault stays, so no call is refused for good that has done nothing. A commit may be of unknown outcome, and SQLite
+        // does not say whether the disk has become read-only or the file may not be written.
+        let may_be_refused =
+            call.section.is_some() || call.form.ends_with_transaction() || facts.is_about(StoreKind::Sqlite);
+        let passes = answer.end == End::Store || answer.end == End::Refused && may_be_refused;
+        let expected = passes && (call.asked < since || hurried || slow || troubled() || broken());
+        if matches!(answer.end, End::Store | End::Refused | End::Other) && !expected {
             findings.push(Finding::StoreFailed {
                 key: call.key.clone(),
                 at: answer.at,

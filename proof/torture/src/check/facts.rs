@@ -79,8 +79,8 @@ pub(crate) struct Facts {
     /// When requests or replies of a process were lost or kept back, by slot.
     unanswered: HashMap<usize, Vec<Span>>,
     store: String,
-    /// When the server was killed or stopped.
-    crashes: Vec<i64>,
+    /// Faults in which a server that is alone may have crashed, and when.
+    crashes: Vec<(Fault, Span)>,
     /// A leader of this store that is stopped and woken may end leases that are in use.
     woken_leader_revokes: bool,
     /// Faults that took the primary or the leader away, until all servers were back.
@@ -177,9 +177,17 @@ impl Facts {
                     facts.store.clone_from(store);
                     facts.woken_leader_revokes = *woken_leader_revokes;
                 }
-                Event::Fault {
-                    fault: Fault::KillServer | Fault::StopServer,
-                } => facts.crashes.push(*at),
+                Event::Fault { fault } if fault.crashes_the_server() => {
+                    let span = Span { from: *at, to: *at };
+                    facts.crashes.push((fault.clone(), span));
+                }
+                // A full disk may bring it down at any time.
+                Event::Done { fault, .. } if fault.crashes_the_server() => {
+                    let mut crashes = facts.crashes.iter_mut();
+                    if let Some((_, crash)) = crashes.rfind(|(other, _)| other == fault) {
+                        crash.to = *at;
+                    }
+                }
                 Event::Fault { fault } if fault.takes_the_leader() => {
                     let span = Span::since(*at);
                     facts.new_leaders.push((fault.clone(), span));
@@ -267,7 +275,7 @@ impl Facts {
         ended.any(|ended| (span.from - SESSION_ENDS_LATE..=span.to).contains(ended))
     }
 
-    fn is_about(&self, store: StoreKind) -> bool {
+    pub(super) fn is_about(&self, store: StoreKind) -> bool {
         self.store == store.name()
     }
 
@@ -290,13 +298,12 @@ impl Facts {
 
     /// Whether the server may have forgotten a release that was confirmed in `released`.
     pub(super) fn may_have_forgotten(&self, released: Span) -> bool {
-        let lost = released.from..=released.to.saturating_add(NOT_FLUSHED);
-        let forgotten = |fail_over: Span| {
-            fail_over.within(Span {
-                to: *lost.end(),
-                ..released
-            }) > 0
+        let lost = Span {
+            to: released.to.saturating_add(NOT_FLUSHED),
+            ..released
         };
+        let forgotten = |fail_over: Span| fail_over.within(lost) > 0;
+        let crashed = |(_, crash): &(Fault, Span)| crash.from <= lost.to && lost.from <= crash.to;
         // The former primary comes back as a replica, and the next fail-over may find it still behind.
         let behind = |fail_over: Span| {
             self.fail_overs().any(|before| {
@@ -305,7 +312,7 @@ impl Facts {
             })
         };
         // PostgreSQL flushes only releases that pass the lock on.
-        self.is_about(StoreKind::Postgres) && self.crashes.iter().any(|crash| lost.contains(crash))
+        self.is_about(StoreKind::Postgres) && self.crashes.iter().any(crashed)
             || self
                 .fail_overs()
                 .any(|fail_over| forgotten(fail_over) || behind(fail_over))

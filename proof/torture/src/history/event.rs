@@ -241,6 +241,8 @@ pub(crate) enum End {
     Timeout,
     Lost,
     Store,
+    /// An error of the store after which the same call need not be made again.
+    Refused,
     Shutdown,
     /// An error that no fault explains.
     Other,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sqlx::{Connection as _, MySqlConnection, PgConnection, SqliteConnection};
+use tokio::sync::Mutex;
 use tokio::time::{sleep, timeout};
 
 use super::{Injector, millis, redis};
@@ -115,6 +116,10 @@ impl Injector<'_> {
 
     /// Keeps every other writer out of the file for so long.
     pub(super) async fn lock_file(&self, length: Duration) -> anyhow::Result<bool> {
+        let disk = self.target.disk.as_ref().map(Mutex::try_lock);
+        if matches!(disk, Some(Err(_))) {
+            return Ok(false);
+        }
         let mut connection = SqliteConnection::connect(self.target.url()).await?;
         // Fails if others keep the file locked for too long.
         if sqlx::raw_sql("BEGIN IMMEDIATE")

@@ -87,6 +87,20 @@ const SERVER: [(u32, Draw); 5] = [
     }),
 ];
 
+/// To the disk of a server or a file.
+const DISK: [(u32, Draw); 4] = [
+    (6, |_, _| Fault::LosePower),
+    (4, |rng, _| Fault::FillDisk {
+        ms: rng.u32(500..4_000),
+    }),
+    (2, |rng, _| Fault::FailDisk {
+        ms: rng.u32(200..2_500),
+    }),
+    (2, |rng, _| Fault::ReadOnlyDisk {
+        ms: rng.u32(200..2_500),
+    }),
+];
+
 /// How often each fault comes, in relation to the others.
 pub(super) fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
     if stage.lies {
@@ -121,6 +135,9 @@ pub(super) fn weights(stage: &Stage) -> Vec<(u32, Draw)> {
             slot: slot(rng, stage),
             ms: rng.u32(300..3_000),
         }));
+    }
+    if stage.disk {
+        weights.extend(DISK);
     }
     if stage.store == StoreKind::Sqlite {
         weights.push((8, |rng, _| Fault::LockFile {

@@ -449,6 +449,19 @@ fn everything_is_well_again_after_the_faults() {
 }
 
 #[test]
+fn a_fault_refuses_no_call_for_good() {
+    let during_faults = |end| {
+        let mut sketch = Sketch::default().section(B, 1, 20, 11_000, 11_100);
+        sketch.ask(A, 2, 500, None);
+        sketch.answer(A, 2, 501, end, None);
+        sketch.runner(1_000, Event::Calm).findings()
+    };
+    assert_eq!(during_faults(End::Store), []);
+    let found = during_faults(End::Refused);
+    assert!(matches!(found[..], [Finding::StoreFailed { .. }]), "{found:?}");
+}
+
+#[test]
 fn a_checker_of_another_maker_agrees() {
     let second_from = |from| {
         Sketch::default()

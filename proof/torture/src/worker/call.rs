@@ -80,6 +80,7 @@ impl<'a> Asked<'a> {
             Err(LockError::Busy { holder, .. }) => (End::Busy, holder.as_ref()),
             Err(LockError::Timeout { holder, .. }) => (End::Timeout, holder.as_ref()),
             Err(LockError::Lost { .. }) => (End::Lost, None),
+            Err(LockError::Store { source, .. }) if !source.is_retryable() => (End::Refused, None),
             Err(LockError::Store { .. } | LockError::Unconfirmed { .. }) => (End::Store, None),
             Err(LockError::Shutdown { .. }) => (End::Shutdown, None),
             Err(_) => (End::Other, None),
@@ -87,7 +88,7 @@ impl<'a> Asked<'a> {
         let text = result
             .as_ref()
             .err()
-            .filter(|_| matches!(end, End::Store | End::Other));
+            .filter(|_| matches!(end, End::Store | End::Refused | End::Other));
         // Of two keys, the other one may have been busy.
         let by = by.filter(|_| {
             result
