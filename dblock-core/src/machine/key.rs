@@ -152,7 +152,8 @@ impl<A, C> Machine<A, C> {
 
     /// Who has the lock, as the caller with this number would be told if its timeout passed now.
     pub fn holder_for(&self, number: u64, now: Time) -> Option<Holder> {
-        match self.refusal_of(number, self.queue.get(number)?, now) {
+        let behind = self.queue.first_is_alone().is_some_and(|first| first < number);
+        match self.refusal_of(self.queue.get(number)?, behind, now) {
             Refusal::Busy(holder) => holder,
             _ => None,
         }

@@ -70,7 +70,7 @@ pub(crate) struct Arguments {
     clocks: Option<Apart>,
     /// An upgrade from the programs `dblock` and `dblock-torture` of an earlier version, in this folder. At first all
     /// processes are of that version; after a third of the time the table is migrated, and then every second one.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "lies")]
     from: Option<PathBuf>,
     /// Keep the history here even when all is well.
     #[arg(long)]

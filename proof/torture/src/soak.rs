@@ -64,6 +64,10 @@ struct Ends {
 }
 
 pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
+    ensure!(
+        arguments.minutes > 1,
+        "the samples of a minute are too few to be compared"
+    );
     let length = Duration::from_mins(arguments.minutes);
     let mut server = Server::fresh(Kind::Postgres, Purpose::Torture).await?;
     let pool = PgPoolOptions::new()
@@ -81,10 +85,19 @@ pub(crate) async fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     while let Some(ended) = callers.join_next().await {
         ended.context("a caller panicked")?;
     }
-    let held = locks.admin().list(InspectFilter::new()).await?;
-    ensure!(held.is_empty(), "these rows are held after the end: {held:?}");
     locks.shutdown(Duration::from_secs(5)).await;
+    let after = LockManager::builder(&pool).build().await?;
+    let held = after.admin().list(InspectFilter::new()).await?;
+    ensure!(held.is_empty(), "these rows are held after the end: {held:?}");
     println!("{ends}");
+    let (done, failed) = (
+        ends.done.load(Ordering::Relaxed),
+        ends.failed.load(Ordering::Relaxed),
+    );
+    ensure!(
+        done > 2 * failed,
+        "too few calls were done for the run to show anything"
+    );
     Ok(judge(&samples))
 }
 

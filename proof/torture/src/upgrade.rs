@@ -68,6 +68,7 @@ impl<'a> Upgrade<'a> {
                 "the table was not migrated: {error}"
             );
             eprintln!("not migrated yet: {error}");
+            sleep(Duration::from_millis(100)).await;
         }
         self.migrated.store(true, Ordering::Release);
         eprintln!("migrated within {:?}", since.elapsed());

@@ -317,15 +317,17 @@ impl<A, C> Machine<A, C> {
         if let Some(locked_since) = self.finds_row_locked_since() {
             self.refuse_locked_out(locked_since, now);
         }
+        // Its timeout may pass in the same moment.
+        let alone = self.queue.first_is_alone();
         while let Some((number, waiter)) = self.queue.pop_overdue(now) {
-            let refusal = self.refusal_of(number, &waiter, now);
+            let refusal = self.refusal_of(&waiter, alone.is_some_and(|first| first < number), now);
             self.reply(Reply::Refused(waiter, refusal));
         }
     }
 
-    /// What a caller is told whose timeout passes now.
-    pub(super) fn refusal_of(&self, number: u64, waiter: &Waiter<A>, now: Time) -> Refusal {
-        let shares = waiter.call.options.limit.is_some() && !self.queue.first_is_alone_before(number);
+    /// What a caller is told whose timeout passes now. `behind`: it came after one who wants the lock alone.
+    pub(super) fn refusal_of(&self, waiter: &Waiter<A>, behind: bool, now: Time) -> Refusal {
+        let shares = waiter.call.options.limit.is_some() && !behind;
         match &self.held {
             // Whether they may enter is for the store to say. It is not asked behind a caller that waits for them to leave.
             Some(held) if held.is_shared() && held.is_held() && shares => {

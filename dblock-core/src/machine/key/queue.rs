@@ -131,10 +131,10 @@ impl<A> WaitQueue<A> {
         Some((number, waiter))
     }
 
-    /// The first caller wants the lock alone, and came before the one with this number.
-    pub(super) fn first_is_alone_before(&self, number: u64) -> bool {
-        let first = self.first();
-        first.is_some_and(|(at, first)| at < number && first.call.options.limit.is_none())
+    /// The number of the first caller, if that wants the lock alone.
+    pub(super) fn first_is_alone(&self) -> Option<u64> {
+        let (number, first) = self.first()?;
+        first.call.options.limit.is_none().then_some(number)
     }
 
     pub(super) fn first_non_blocking(&self) -> Option<&Waiter<A>> {

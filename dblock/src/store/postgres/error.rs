@@ -32,9 +32,10 @@ pub(super) fn of_statement(error: sqlx::Error, table: &TableName) -> StoreError 
     {
         return missing.with_source(error);
     }
-    // With the session first: a commit may be on the disk when the server meets a full one, and crashes.
-    sql_error::of_statement(error, |answer| {
-        ends_the_session(answer).or_else(|| meaning(answer))
+    sql_error::of_statement(error, |answer| match meaning(answer) {
+        // With the session first: a commit may be on the disk when the server meets a full one, and crashes.
+        known @ (None | Some((StoreErrorKind::Conflict, _))) => ends_the_session(answer).or(known),
+        known => known,
     })
 }
 
@@ -66,6 +67,7 @@ pub(super) fn of_connect_to(error: sqlx::Error, options: &PgConnectOptions) -> S
 fn of_new(answer: &dyn DatabaseError) -> Option<(StoreErrorKind, &'static str)> {
     match meaning(answer) {
         Some((StoreErrorKind::Interrupted, _)) => Some((StoreErrorKind::Unreachable, "")),
+        Some((StoreErrorKind::Conflict, of_server)) => Some((StoreErrorKind::Unreachable, of_server)),
         // A session that cannot write a file of its own, on a full disk, says no more.
         None if answer.code().as_deref() == Some(INTERNAL_ERROR) => Some((StoreErrorKind::Unreachable, "")),
         None => Some((StoreErrorKind::Refused, "")),
@@ -195,9 +197,9 @@ fn meaning_of(code: &str) -> Option<(StoreErrorKind, &'static str)> {
         "57P04" => (Refused, "the database was dropped"),
         "57P03" | "53300" => (Unreachable, ""),
         "53100" | "53200" | "53400" => (Conflict, "the server is short of resources"),
-        // The first: an error of the system.
+        // The first: an error of the system. It may concern one block of the table.
         "58000" | IO_ERROR => (
-            Unreachable,
+            Conflict,
             "the server cannot read or write its files: its disk has failed, or has become read-only",
         ),
         // Shutdown, crash, idle timeouts and the like: the server ends the session.
@@ -219,9 +221,9 @@ mod tests {
         let kind = |code, source| meaning_of(code_from(code, source)).map(|(kind, _)| kind);
         assert_eq!(
             kind(IO_ERROR, Some("relmapper.c")),
-            Some(StoreErrorKind::Unreachable)
+            Some(StoreErrorKind::Conflict)
         );
-        assert_eq!(kind(NO_RIGHT, Some("md.c")), Some(StoreErrorKind::Unreachable));
+        assert_eq!(kind(NO_RIGHT, Some("md.c")), Some(StoreErrorKind::Conflict));
         assert_eq!(kind(NO_RIGHT, Some("aclchk.c")), Some(StoreErrorKind::Refused));
         assert_eq!(kind(NO_RIGHT, None), Some(StoreErrorKind::Refused));
         assert_eq!(kind("53100", Some("md.c")), Some(StoreErrorKind::Conflict));

@@ -131,6 +131,10 @@ fn one_who_waits_behind_one_who_wants_it_alone_finds_it_busy() {
     let number = a.wants_with("b", Some(SECOND), call(sharing(u32::MAX)));
     assert!(a.machine.holder_for(number, a.now).is_some());
     assert_eq!(a.passes(SECOND), ["b refused: busy"]);
+    let mut a = shared(u32::MAX);
+    a.wants_with("alone", Some(SECOND), call(options()));
+    a.wants_with("b", Some(SECOND), call(sharing(u32::MAX)));
+    assert_eq!(a.passes(SECOND), ["alone refused: busy", "b refused: busy"]);
 }
 
 #[test]
