@@ -2,7 +2,7 @@
 //! else.
 
 use super::calls::{Call, Calls, Section};
-use super::facts::{Facts, Span};
+use super::facts::{Facts, LONGEST_LEASE, Span};
 use crate::history::MS;
 use crate::worker::LONGEST_TTL;
 
@@ -124,8 +124,9 @@ fn exceptions(
     for fail_over in facts.fail_overs() {
         takes(fail_over, Cause::FailOver);
     }
+    // What happened longer ago than the longest lease, at the slowest rate and with a jump, is renewed since.
     let span = Span {
-        from: granted,
+        from: granted.max(came - 3 * LONGEST_LEASE),
         to: came,
     };
     if let Some(length) = facts.clocks.goes_on(call.process, call.parameters.ttl, span) {
