@@ -195,11 +195,7 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
     });
     let target = Target::start(arguments.store, arguments.disk, slots, folder, clock.transpose()?).await?;
     let (locks, bank) = open(&target)?;
-    let upgrade = arguments.from.as_deref().map(Upgrade::new);
-    match &upgrade {
-        Some(upgrade) => upgrade.begin(&locks, target.url()).await?,
-        None => locks.admin().migrate().await?,
-    }
+    let upgrade = Upgrade::make_table(arguments.from.as_deref(), &locks, target.url()).await?;
     if let Some(bank) = &bank {
         bank.open().await?;
     }

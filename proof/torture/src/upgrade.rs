@@ -22,11 +22,22 @@ pub(crate) struct Upgrade<'a> {
 }
 
 impl<'a> Upgrade<'a> {
-    pub(crate) fn new(from: &'a Path) -> Self {
-        Self {
+    /// The table of this version, or that of an earlier one whose programs are in `from`.
+    pub(crate) async fn make_table(
+        from: Option<&'a Path>,
+        locks: &LockManager,
+        url: &str,
+    ) -> anyhow::Result<Option<Self>> {
+        let Some(from) = from else {
+            locks.admin().migrate().await?;
+            return Ok(None);
+        };
+        let upgrade = Self {
             from,
             migrated: AtomicBool::new(false),
-        }
+        };
+        upgrade.begin(locks, url).await?;
+        Ok(Some(upgrade))
     }
 
     /// The earlier version's worker.
@@ -39,7 +50,7 @@ impl<'a> Upgrade<'a> {
     }
 
     /// The earlier version makes its table, with which this one must refuse to work.
-    pub(crate) async fn begin(&self, locks: &LockManager, url: &str) -> anyhow::Result<()> {
+    async fn begin(&self, locks: &LockManager, url: &str) -> anyhow::Result<()> {
         let mut command = Command::new(self.from.join("dblock"));
         command.args(["--url", url, "migrate"]).kill_on_drop(true);
         let made = command.status().await.context("starting the earlier dblock")?;

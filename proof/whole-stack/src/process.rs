@@ -67,13 +67,20 @@ impl Process {
         self.line.end();
         self.callers.abort_all();
         let (world, line, store) = (Arc::clone(world), self.line, self.store);
-        let (mut callers, jumped) = (self.callers, world.checks().jumped);
+        let (mut callers, mut jumped) = (self.callers, world.checks().jumped);
         tokio::spawn(async move {
             while callers.join_next().await.is_some() {}
             drop(self.locks);
             sleep(ENDS).await;
-            let jumped = world.checks().jumped.saturating_sub(jumped);
-            sleep(jumped).await;
+            // While it waits for that, time may jump again.
+            loop {
+                let before = jumped;
+                jumped = world.checks().jumped;
+                if jumped == before {
+                    break;
+                }
+                sleep(jumped.saturating_sub(before)).await;
+            }
             if store.upgrade().is_some() {
                 world.fail(format!("ends: the engine of {line} lives on without a handle"));
             }
