@@ -164,9 +164,9 @@ async fn hears_of_a_release(world: &World, one: &Process, other: &Process) {
         Ok(entered)
     };
     match tokio::try_join!(releases, waits) {
-        Ok((released, entered)) if entered <= released + RELEASE_IS_HEARD => {}
-        Ok((released, entered)) => {
-            let took = entered.saturating_sub(released);
+        Ok((freed, entered)) if entered <= freed + RELEASE_IS_HEARD => {}
+        Ok((freed, entered)) => {
+            let took = entered.saturating_sub(freed);
             world.fail(format!(
                 "wake-ups: {} heard of a release after {took:?}",
                 other.line
