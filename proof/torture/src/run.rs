@@ -60,7 +60,8 @@ pub(crate) struct Arguments {
     #[arg(long)]
     no_hand_over: bool,
     /// The server's files, or those of SQLite, are on a disk that fails. Needs root.
-    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "durable")]
+    #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_missing_value = "durable",
+        conflicts_with_all = ["lies", "clocks", "from"])]
     disk: Option<Durability>,
     /// Nothing but the network fails, which also delivers statements twice. For PostgreSQL, MySQL and Redis.
     #[arg(long)]

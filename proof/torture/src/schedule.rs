@@ -181,7 +181,7 @@ mod tests {
     fn clocks_that_are_apart_are_set_by_nobody_else() {
         let stage = Stage {
             apart: Some(Apart::Within),
-            ..stage(StoreKind::Mysql)
+            ..stage(StoreKind::Postgres)
         };
         let plan = plan(1, &stage, MINUTES);
         let any = |is: fn(&Fault) -> bool| plan.iter().any(|planned| is(&planned.fault));

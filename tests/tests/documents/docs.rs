@@ -49,6 +49,7 @@ fn every_test_that_is_named_is_there() {
         "dblock-core/src",
         "proof/torture/src",
         "proof/model/tests",
+        "proof/whole-stack/src",
     ] {
         source(&top.join(folder), &mut text);
     }
