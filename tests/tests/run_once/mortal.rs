@@ -13,6 +13,8 @@ use tokio::sync::Notify;
 pub(crate) struct Mortal {
     /// How many calls are still answered.
     left: AtomicI64,
+    /// How many calls have read records.
+    reads: AtomicI64,
     /// The call at which it dies is still carried out.
     carries_out: bool,
     dead: Notify,
@@ -22,6 +24,7 @@ impl Mortal {
     pub(crate) fn around(inner: Arc<dyn Store>, calls: i64, carries_out: bool) -> Arc<Around<Self>> {
         let mortal = Self {
             left: AtomicI64::new(calls),
+            reads: AtomicI64::new(0),
             carries_out,
             dead: Notify::new(),
         };
@@ -31,6 +34,11 @@ impl Mortal {
     /// How many calls were answered, of a store that lives.
     pub(crate) fn calls(&self) -> i64 {
         i64::MAX - self.left.load(Ordering::SeqCst)
+    }
+
+    /// How many calls have read records.
+    pub(crate) fn reads(&self) -> i64 {
+        self.reads.load(Ordering::SeqCst)
     }
 
     /// Completes when it has died.
@@ -72,6 +80,7 @@ impl Between for Mortal {
         records: &'a dyn Records,
         keys: &'a [Key],
     ) -> StoreFuture<'a, Vec<Result<Option<Record>, StoreError>>> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
         Box::pin(self.live(records.read_all(keys)))
     }
 

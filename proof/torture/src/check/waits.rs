@@ -113,6 +113,14 @@ impl Freed {
     }
 }
 
+/// Whether the process of a call that shares died before it knew of its part, which then lasts for one lease, at a
+/// moment that matters for a call that asked at `asked`.
+fn may_have_died_with_a_part(call: &Call, asked: i64) -> bool {
+    let knew = call.section.is_some() || call.answer.is_some();
+    let died = call.decided();
+    call.parameters.limit.is_some() && !knew && died < asked && asked <= died.saturating_add(LONGEST_LEASE)
+}
+
 /// A caller was refused because of a token whose release had been confirmed well before it asked.
 fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     let mut released: HashMap<(&str, i64), Freed> = HashMap::new();
@@ -186,9 +194,11 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         if since.saturating_add(LAG) < call.asked
             && !facts.hears_late(call.process, span)
             && !facts.may_have_forgotten(released)
-            && !calls
-                .iter()
-                .any(|other| other.key == call.key && freed.may_have_gone_on_to(other))
+            && !calls.iter().any(|other| {
+                let may_keep =
+                    freed.may_have_gone_on_to(other) || may_have_died_with_a_part(other, call.asked);
+                other.key == call.key && may_keep
+            })
         {
             findings.push(Finding::BusyAfterRelease {
                 key: call.key.clone(),

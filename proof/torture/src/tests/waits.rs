@@ -4,6 +4,9 @@ use super::sketch::{A, Ask, B, Sketch, TTL, WAIT, begin, paused};
 use crate::check::Finding;
 use crate::fault::Fault;
 use crate::history::{End, Event, Form};
+use crate::process_id::ProcessId;
+
+const C: ProcessId = ProcessId::first(2);
 
 /// In ms.
 const LONGEST_TTL: i64 = 5_000;
@@ -97,6 +100,32 @@ fn a_shared_lock_is_busy_until_the_part_of_a_dropped_call_has_ended() {
         matches!(found[..], [Finding::BusyAfterRelease { .. }]),
         "{found:?}"
     );
+}
+
+/// Seed 1 on MariaDB: a process was killed while it asked for its part of a shared key, and the request was carried out.
+#[test]
+fn a_part_may_be_kept_by_a_process_that_never_knew_of_it_seed_1() {
+    let sketch = |limit, asked| {
+        let mut sketch = Sketch::default();
+        let shares = |limit| Ask {
+            limit,
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 1, 0, shares(Some(3)));
+        sketch.enter(A, 1, 0, ("x", 10));
+        sketch.leave(A, 1, 20, 20);
+        sketch.worker(A, 30, Event::Released { call: 1 });
+        sketch.answer(A, 1, 30, End::Done, None);
+        sketch.ask_as(C, 1, 10, shares(limit));
+        let mut sketch = sketch.runner(40, Event::Killed { process: C });
+        sketch.ask(B, 1, asked, None);
+        sketch.answer(B, 1, asked + 5, End::Busy, Some(10));
+        sketch.findings().len()
+    };
+    assert_eq!(sketch(Some(3), 40 + LONGEST_TTL), 0);
+    // Its part is over, or it wanted the key alone.
+    assert_eq!(sketch(Some(3), 41 + LONGEST_TTL), 1);
+    assert_eq!(sketch(None, 4_000), 1);
 }
 
 /// Seed 41 on etcd: a guard was released, and the lease went to a call of the process that waited for a second

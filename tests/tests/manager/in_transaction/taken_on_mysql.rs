@@ -266,6 +266,7 @@ async fn a_store_whose_sessions_have_ended_takes_keys_all_the_same() {
     let locks = line.manager().await;
     is_free(&locks).await;
     let pool = MySqlPool::connect(&line.url).await.unwrap();
+    let mut ended = 0;
     for _ in 0..3 {
         let before = line.row("key").await.fence_token;
         let body = locks
@@ -279,7 +280,7 @@ async fn a_store_whose_sessions_have_ended_takes_keys_all_the_same() {
         body.await.unwrap();
         assert!(line.row("key").await.fence_token > before);
         let ports = line.proxy.ports();
-        assert!(!ports.is_empty());
+        ended += ports.len();
         for port in &ports {
             let id = format!(
                 "SELECT CAST(ID AS SIGNED) FROM information_schema.PROCESSLIST WHERE HOST LIKE '%:{port}'"
@@ -294,4 +295,5 @@ async fn a_store_whose_sessions_have_ended_takes_keys_all_the_same() {
         let have_ended = || !line.proxy.ports().iter().any(|port| ports.contains(port));
         eventually("the sessions have ended", have_ended).await;
     }
+    assert!(ended > 0);
 }
