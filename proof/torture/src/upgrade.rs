@@ -49,7 +49,7 @@ impl<'a> Upgrade<'a> {
         self.migrated.load(Ordering::Acquire)
     }
 
-    /// The earlier version makes its table, with which this one must refuse to work.
+    /// The earlier version makes its table, in which this one must refuse to share a lock.
     async fn begin(&self, locks: &LockManager, url: &str) -> anyhow::Result<()> {
         let mut command = Command::new(self.from.join("dblock"));
         command.args(["--url", url, "migrate"]).kill_on_drop(true);
@@ -58,13 +58,13 @@ impl<'a> Upgrade<'a> {
             made.success(),
             "the earlier version did not make its table: {made}"
         );
-        match locks.lock("upgrade").try_acquire().await {
+        match locks.lock("upgrade").shared().try_acquire().await {
             Err(LockError::Store { source, .. }) if source.kind() == StoreErrorKind::Schema => {
                 eprintln!("before the migration: {source}");
                 Ok(())
             }
             other => bail!(
-                "this version works with the table of the earlier one, or refuses it otherwise: {other:?}"
+                "this version shares locks in the table of the earlier one, or refuses otherwise: {other:?}"
             ),
         }
     }
