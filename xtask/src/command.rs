@@ -14,6 +14,9 @@ use tokio::process::Command;
 /// No command takes this long unless it hangs.
 const LIMIT: Duration = Duration::from_mins(80);
 
+/// The limit of a command whose output is kept: nobody sees that it hangs.
+const KEPT_LIMIT: Duration = Duration::from_mins(25);
+
 /// A command may have compilers or tests below it: all of them are asked to end.
 pub(crate) const STOP: Stop = Stop {
     signal: Signal::TERM,
@@ -103,8 +106,8 @@ pub(crate) async fn run(command: &mut Command) -> anyhow::Result<()> {
 }
 
 async fn finish(command: &mut Command) -> anyhow::Result<()> {
-    match end(command, STOP).await? {
-        Some(status) if status.success() => Ok(()),
+    match end(command, STOP, LIMIT).await? {
+        Ok(status) if status.success() => Ok(()),
         ended => bail!("`{}` failed: {}", plain(command), why(ended)),
     }
 }
@@ -116,7 +119,7 @@ pub(crate) async fn output(command: &mut Command) -> anyhow::Result<String> {
     text(&mut file)
 }
 
-/// A command that has ended, or was stopped at [`LIMIT`].
+/// A command that has ended, or was stopped at [`KEPT_LIMIT`].
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) passed: bool,
@@ -128,9 +131,9 @@ pub(crate) struct Ended {
 pub(crate) async fn kept(command: &mut Command, stop: Stop) -> anyhow::Result<Ended> {
     let mut file = tempfile::tempfile().context("a temporary file")?;
     command.stdout(file.try_clone()?).stderr(file.try_clone()?);
-    let ended = end(command, stop).await?;
+    let ended = end(command, stop, KEPT_LIMIT).await?;
     let mut output = text(&mut file)?;
-    let passed = ended.is_some_and(|status| status.success());
+    let passed = ended.is_ok_and(|status| status.success());
     if !passed {
         output.push_str(&why(ended));
         output.push('\n');
@@ -138,14 +141,24 @@ pub(crate) async fn kept(command: &mut Command, stop: Stop) -> anyhow::Result<En
     Ok(Ended { passed, output })
 }
 
-/// How the command ended; `None` if it was stopped at [`LIMIT`].
-async fn end(command: &mut Command, stop: Stop) -> anyhow::Result<Option<ExitStatus>> {
+/// How the command ended; the limit if it was stopped there.
+async fn end(
+    command: &mut Command,
+    stop: Stop,
+    limit: Duration,
+) -> anyhow::Result<Result<ExitStatus, Duration>> {
     let mut process = Process::start(command, stop)?;
-    tokio::time::timeout(LIMIT, process.wait()).await.ok().transpose()
+    match tokio::time::timeout(limit, process.wait()).await {
+        Ok(ended) => Ok(Ok(ended?)),
+        Err(_) => Ok(Err(limit)),
+    }
 }
 
-fn why(ended: Option<ExitStatus>) -> String {
-    ended.map_or_else(|| format!("stopped after {LIMIT:?}"), |status| status.to_string())
+fn why(ended: Result<ExitStatus, Duration>) -> String {
+    match ended {
+        Ok(status) => status.to_string(),
+        Err(limit) => format!("stopped after {} minutes", limit.as_secs() / 60),
+    }
 }
 
 fn text(file: &mut File) -> anyhow::Result<String> {

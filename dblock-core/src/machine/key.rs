@@ -208,6 +208,25 @@ impl<A, C> Machine<A, C> {
         })
     }
 
+    /// As [`acquire`](Self::acquire), for a caller that shares the key and enters at once. `None` if something else
+    /// would follow from it, or may be due: then it must acquire. This says nothing new: there is nothing to poll.
+    pub fn join_quietly(&mut self, now: Time, call: &Arc<Call>) -> Option<Arc<Ownership>> {
+        self.undisturbed(now)?.join_quietly(call, now)
+    }
+
+    /// As [`leave`](Self::leave), for a caller that others share the key with. `None` if something else would follow
+    /// from it, or may be due: then it must leave. This says nothing new: there is nothing to poll.
+    pub fn leave_quietly(&mut self, now: Time, ownership: &Arc<Ownership>) -> Option<Option<Duration>> {
+        self.undisturbed(now)?.leave_quietly(ownership, now)
+    }
+
+    /// The lease of this process, while nobody waits and nothing is due.
+    fn undisturbed(&mut self, now: Time) -> Option<&mut Held<C>> {
+        let nothing_is_due = self.listed.kind().is_none() && self.look_at.is_none_or(|at| now < at);
+        let undisturbed = nothing_is_due && self.queue.is_empty();
+        self.held.as_mut().filter(|_| undisturbed)
+    }
+
     /// The caller with this number is gone. If it was its turn, that is over.
     pub fn give_up(&mut self, env: &mut Env<'_>, number: u64) {
         self.during(env, |machine, env| {
@@ -616,7 +635,7 @@ impl<A, C> Machine<A, C> {
     /// Callers enter beside those who share the lease.
     fn let_join(&mut self, now: Time) {
         while let Some(held) = &mut self.held
-            && let Some((waiter, ownership)) = held.join(&mut self.queue, &self.key, now)
+            && let Some((waiter, ownership)) = held.join(&mut self.queue, now)
         {
             self.reply(Reply::Granted(waiter, ownership));
         }

@@ -32,8 +32,27 @@ impl EngineHandle {
         key: &Key,
         call: Arc<Call>,
     ) -> impl Future<Output = Result<Hold, LockError>> {
-        let mut asked = self.ask_alone(key, call, Machine::acquire);
-        async move { asked_or_refusal(&mut asked)?.hold().await }
+        let came = self
+            .join_quietly(key, &call)
+            .ok_or_else(|| self.ask_alone(key, call, Machine::acquire));
+        async move {
+            match came {
+                Ok(hold) => Ok(hold),
+                Err(mut asked) => asked_or_refusal(&mut asked)?.hold().await,
+            }
+        }
+    }
+
+    /// A caller that shares the key enters at once, and needs no channel for the answer. `None`: it has to ask.
+    fn join_quietly(&self, key: &Key, call: &Arc<Call>) -> Option<Hold> {
+        call.options.limit?;
+        if self.refuses(call, key).is_some() {
+            return None;
+        }
+        let cell = self.shared.cells.find(key)?;
+        let ownership = self.shared.join_quietly(&cell, call)?;
+        let lease = Lease::new(Arc::clone(&self.shared), cell, ownership);
+        Some(Hold::granted(lease, self.clone()))
     }
 
     /// Adopts the ticket with this lease. Dropping the future at any point leaves no lock behind.

@@ -138,12 +138,15 @@ impl Hold {
     /// not confirmed. The holds have ended when the future is first polled, whether or not it is polled
     /// again. `returned`: the body returned before the local deadline, so the locks may be handed over locally.
     pub(crate) async fn leave(holds: Vec<Self>, deadline: Time, returned: bool) -> Vec<(Lease, Unconfirmed)> {
-        let mut leaving = Vec::with_capacity(holds.len());
+        let mut leaving = Vec::new();
         let mut unscheduled = Vec::new();
         for mut hold in holds {
             hold.has_left = true;
-            let (confirm, answer) = confirm(deadline);
             let lease = &hold.lease;
+            if lease.is_shared() && lease.shared.leave_quietly(&lease.cell, &lease.ownership) {
+                continue;
+            }
+            let (confirm, answer) = confirm(deadline);
             unscheduled.extend(
                 lease
                     .shared

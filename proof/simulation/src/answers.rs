@@ -53,7 +53,7 @@ impl World {
     }
 
     /// Whether the caller is still there for the answer. Checks that each question is answered only once.
-    fn answered(&mut self, number: usize, asked: Asked) -> bool {
+    pub(crate) fn answered(&mut self, number: usize, asked: Asked) -> bool {
         let caller = &mut self.callers[number];
         let state = match asked {
             Asked::Acquire => State::Waiting,

@@ -164,6 +164,17 @@ impl World {
         }
         tell!(self, "P{process} caller {number} leaves {}", self.keys[key]);
         self.check_leave(number);
+        let shares = ownership.call.options.limit.is_some();
+        if shares
+            && self
+                .step_quietly(process, key, |machine, now| {
+                    machine.leave_quietly(now, &ownership)
+                })
+                .is_some()
+        {
+            self.check_left(number, true);
+            return self.gone(number);
+        }
         self.callers[number].state = State::Leaving;
         self.callers[number].due = [None; Asked::ALL.len()];
         let confirm = self.ask(number, Asked::Leave, None);

@@ -128,6 +128,17 @@ impl World {
             ticket: None,
         });
         self.live.push(number);
+        let joins = call.options.limit.is_some();
+        let joined =
+            joins.then(|| self.step_quietly(process, key, |machine, now| machine.join_quietly(now, &call)));
+        if let Some(ownership) = joined.flatten() {
+            self.processes[process].cells[key].entered_at = Some(self.now);
+            if self.answered(number, Asked::Acquire) {
+                self.granted(process, key, number, ownership);
+            }
+            self.remember_machine(number);
+            return number;
+        }
         self.callers[number].number =
             self.step(process, key, |machine, env| asks(machine, env, call, number));
         self.remember_machine(number);

@@ -248,6 +248,37 @@ impl World {
         answer
     }
 
+    /// One who shares a key enters or leaves, if nothing else follows from it. Fails if something does.
+    pub(crate) fn step_quietly<R>(
+        &mut self,
+        at: usize,
+        key: usize,
+        does: impl FnOnce(&mut Machine, Time) -> Option<R>,
+    ) -> Option<R> {
+        let (done, follows) = self.step(at, key, |machine, env| {
+            let look_at = machine.poll_timeout();
+            let Some(done) = does(machine, env.now) else {
+                return (None, None);
+            };
+            machine.handle_timeout(env);
+            let looks = machine
+                .poll_timeout()
+                .filter(|at| look_at.is_none_or(|before| *at < before));
+            let looks = looks.map(|at| format!("a look at {at:?} instead of {look_at:?}"));
+            let sends = machine.poll_ready().map(|kind| format!("a request: {kind:?}"));
+            let notes = machine.poll_notes().pop().map(|note| format!("{note:?}"));
+            let replies = machine.poll_replies().pop().map(|reply| format!("{reply:?}"));
+            (Some(done), looks.or(sends).or(notes).or(replies))
+        });
+        if let Some(follows) = follows {
+            self.fail(format!("a quiet step has a consequence: {follows}"));
+        }
+        if done.is_some() {
+            self.came.note(Sometimes::Quiet);
+        }
+        done
+    }
+
     pub(crate) fn look(&mut self, at: usize, key: usize, look_at: Time) {
         let process = &mut self.processes[at];
         if !process.alive || process.cells[key].look_at != Some(look_at) {

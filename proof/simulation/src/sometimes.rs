@@ -25,11 +25,12 @@ pub(crate) enum Sometimes {
     FreedUnderItsHolder,
     TicketOutlivesItsGiver,
     LostInside,
+    Quiet,
 }
 
 impl Sometimes {
     /// All of them, in words.
-    const ALL: [(Self, &str); 15] = [
+    const ALL: [(Self, &str); 16] = [
         (
             Self::PassedOnToTheDead,
             "a lock is passed on to a process that is gone",
@@ -66,6 +67,10 @@ impl Sometimes {
             "a ticket is adopted after its giver's process has died",
         ),
         (Self::LostInside, "a lease is lost under a body"),
+        (
+            Self::Quiet,
+            "one who shares a key enters or leaves, and nothing else follows",
+        ),
     ];
 }
 

@@ -19,6 +19,9 @@ use redis::aio::MultiplexedConnection;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+/// No change of the cluster takes this long.
+const LIMIT: Duration = Duration::from_mins(3);
+
 async fn fresh() -> Option<Server> {
     if !is_installed(Kind::RedisCluster) {
         dblock_tests::left_out("Redis servers of its own", "install redis-server");
@@ -457,16 +460,20 @@ async fn a_server_that_has_left_is_listened_to_no_longer() {
             .arg(&id)
             .ignore();
     }
+    // Before the slots: a server with a larger epoch would take some of them back meanwhile.
+    said::<String>(&mut servers[target].1, "CLUSTER BUMPEPOCH").await;
     moves.exec_async(&mut servers[target].1).await.unwrap();
     // It may have heard of that before it is told, and refuse as a replica.
     let _ = moves.exec_async(&mut servers[heard].1).await;
-    said::<String>(&mut servers[target].1, "CLUSTER BUMPEPOCH").await;
-    for number in 0..32 {
-        // The server becomes a replica, which is refused once.
-        while let Err(failed) = one(&store, &format!("k{number}")).await {
-            assert!(failed.is_retryable(), "{failed}");
+    let all_granted = async {
+        for number in 0..32 {
+            // The server becomes a replica, which is refused once.
+            while let Err(failed) = one(&store, &format!("k{number}")).await {
+                assert!(failed.is_retryable(), "{failed}");
+            }
         }
-    }
+    };
+    timeout(LIMIT, all_granted).await.expect("the slots have moved");
     let ended = timeout(Duration::from_secs(20), listener).await;
     let ended = ended.expect("it is listened to no longer").unwrap();
     assert!(
@@ -514,9 +521,13 @@ async fn clients_of_the_users_connect_to_all_servers() {
 
 /// Until the server says this.
 async fn until(server: &mut MultiplexedConnection, words: &str, wanted: &str) {
-    while !said::<String>(server, words).await.contains(wanted) {
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let says = async {
+        while !said::<String>(server, words).await.contains(wanted) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let said = timeout(LIMIT, says).await;
+    said.unwrap_or_else(|_| panic!("{words} does not say {wanted}"));
 }
 
 #[tokio::test]
@@ -530,6 +541,8 @@ async fn a_replica_takes_the_place_of_a_server_that_hangs() {
         "CLUSTER RESET HARD".to_owned(),
         format!("CONFIG SET masterauth {password}"),
         format!("CONFIG SET requirepass {password}"),
+        // Else it never takes over where the servers need long to elect it.
+        "CONFIG SET cluster-replica-validity-factor 0".to_owned(),
     ] {
         said::<String>(&mut replica, &words).await;
     }
@@ -570,12 +583,17 @@ async fn a_replica_takes_the_place_of_a_server_that_hangs() {
         said::<String>(server, "CONFIG SET cluster-node-timeout 1000").await;
     }
     cluster.pause().unwrap();
-    let answer = async |store: &RedisStore, key: &str| loop {
-        match timeout(Duration::from_millis(2_500), one(store, key)).await {
-            Ok(Ok(outcome)) => return outcome,
-            Ok(Err(failed)) => assert!(failed.is_retryable(), "{failed}"),
-            Err(_) => {}
-        }
+    let answer = async |store: &RedisStore, key: &str| {
+        let answered = async {
+            loop {
+                match timeout(Duration::from_millis(2_500), one(store, key)).await {
+                    Ok(Ok(outcome)) => return outcome,
+                    Ok(Err(failed)) => assert!(failed.is_retryable(), "{failed}"),
+                    Err(_) => {}
+                }
+            }
+        };
+        timeout(LIMIT, answered).await.expect("the replica takes over")
     };
     let busy = answer(&store, &before).await;
     assert!(matches!(busy, Outcome::Busy(_)), "{busy:?}");

@@ -260,6 +260,37 @@ impl Shared {
         unscheduled
     }
 
+    /// A caller enters beside others, if nothing else follows from it.
+    pub(in crate::engine) fn join_quietly(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        call: &Arc<Call>,
+    ) -> Option<Arc<Ownership>> {
+        let joined = self.step(cell, |machine, env| {
+            Some((machine.join_quietly(env.now, call)?, env.now))
+        });
+        let (ownership, now) = joined.flatten()?;
+        self.report(now).granted(call.since, &ownership);
+        Some(ownership)
+    }
+
+    /// Ends a hold beside others, if nothing else follows from it.
+    pub(in crate::engine) fn leave_quietly(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        ownership: &Arc<Ownership>,
+    ) -> bool {
+        let left = self.step(cell, |machine, env| machine.leave_quietly(env.now, ownership));
+        let Some(held_for) = left.flatten() else {
+            return false;
+        };
+        if let Some(held_for) = held_for {
+            self.left(ownership, held_for);
+            cell.tell_watchers(&ownership.watchers);
+        }
+        true
+    }
+
     /// A hold ends by `passes_on`, and its lease goes to a ticket, unless that is refused.
     pub(in crate::engine) fn transfer(
         self: &Arc<Self>,

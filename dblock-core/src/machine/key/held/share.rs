@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use super::{Held, Holds, ROW_FOLLOWS_WITHIN, State, ended_reason};
 use crate::error::LostReason;
-use crate::key::Key;
+use crate::machine::call::Call;
 use crate::machine::env::Time;
 use crate::machine::key::queue::{WANTED_FOR, WaitQueue};
 use crate::machine::out::{Note, Waiter};
 use crate::machine::ownership::Ownership;
-use crate::options::{self, NO_LIMIT};
+use crate::options::{self, LockOptions, NO_LIMIT};
 use crate::store::Enter;
 
 /// Those who share the lease.
@@ -245,7 +245,9 @@ impl<C> Held<C> {
             return None;
         };
         holds.count -= 1;
-        self.current = Arc::clone(other);
+        if Arc::ptr_eq(&self.current, ownership) {
+            self.current = Arc::clone(other);
+        }
         if group.limit == NO_LIMIT {
             self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
         }
@@ -275,9 +277,49 @@ impl<C> Held<C> {
     pub(crate) fn join<A>(
         &mut self,
         queue: &mut WaitQueue<A>,
-        key: &Key,
         now: Time,
     ) -> Option<(Waiter<A>, Arc<Ownership>)> {
+        let (number, first) = queue.first()?;
+        let ownership = self.enter_beside(&first.call, now)?;
+        let waiter = queue.remove(number)?;
+        if waiter.since < now {
+            let note = Note::Waited(Arc::clone(&ownership), now.since(waiter.since));
+            self.notes.push(note);
+        }
+        Some((waiter, ownership))
+    }
+
+    /// As [`join`](Self::join) for a caller whom nobody waits before, if nothing else follows from it: see
+    /// [`is_quiet`](Self::is_quiet).
+    pub(crate) fn join_quietly(&mut self, call: &Arc<Call>, now: Time) -> Option<Arc<Ownership>> {
+        let LockOptions {
+            ttl, renew, max_hold, ..
+        } = call.options;
+        let ends_with_the_lease = renew && max_hold.is_none() && ttl <= self.ttl;
+        let quiet = ends_with_the_lease && self.is_quiet();
+        quiet.then(|| self.enter_beside(call, now)).flatten()
+    }
+
+    /// As [`leave_shared`](Self::leave_shared), if others stay and nothing else follows from it: see
+    /// [`is_quiet`](Self::is_quiet).
+    pub(crate) fn leave_quietly(
+        &mut self,
+        ownership: &Arc<Ownership>,
+        now: Time,
+    ) -> Option<Option<Duration>> {
+        let quiet = self.inside() > 1 && self.is_quiet();
+        let left = quiet.then(|| self.leave_shared(ownership, now)).flatten();
+        left.and_then(Result::ok)
+    }
+
+    /// One who enters or leaves changes nothing but who is inside: not what is sent, nor when. The row follows by then
+    /// anyway, no place is given back sooner, and somebody else is inside for whom the lease is renewed.
+    fn is_quiet(&self) -> bool {
+        let of_many = |group: &Group| group.limit == NO_LIMIT && group.endless > 0;
+        self.is_held() && self.follow_at.is_some() && self.group.as_ref().is_some_and(of_many)
+    }
+
+    fn enter_beside(&mut self, call: &Arc<Call>, now: Time) -> Option<Arc<Ownership>> {
         let group = self.group.as_mut()?;
         let inside = match self.state {
             State::Held(Holds { count, .. }) => count,
@@ -288,8 +330,7 @@ impl<C> Held<C> {
             super::Term::Times(times) if !self.current.is_revoked() => *times,
             _ => return None,
         };
-        let (number, first) = queue.first()?;
-        let (ttl, limit) = (first.call.options.ttl, first.call.options.limit?);
+        let (ttl, limit) = (call.options.ttl, call.options.limit?);
         let left = self.row.holds.min(self.row_sent.holds).saturating_sub(inside);
         let has_room = left > 0 && group.room > 0 && limit >= group.room_limit;
         let in_stretch = self.hand_over_until.is_some_and(|until| now < until);
@@ -302,13 +343,12 @@ impl<C> Held<C> {
             // A renewal is due, and comes first.
             return None;
         }
-        let waiter = queue.remove(number)?;
         group.room = group.room.saturating_sub(has_room.into());
         group.last_seat += 1;
-        let not_renewed = not_renewed(waiter.call.options.renew, ttl, now);
+        let not_renewed = not_renewed(call.options.renew, ttl, now);
         let mut ownership = Ownership::new(
-            key.clone(),
-            Arc::clone(&waiter.call),
+            self.current.key.clone(),
+            Arc::clone(call),
             self.lease_id,
             self.current.fence_token,
             now,
@@ -329,11 +369,7 @@ impl<C> Held<C> {
         if inside + 1 != self.row.holds {
             self.follow_at.get_or_insert(now + ROW_FOLLOWS_WITHIN);
         }
-        if waiter.since < now {
-            let note = Note::Waited(Arc::clone(&ownership), now.since(waiter.since));
-            self.notes.push(note);
-        }
-        Some((waiter, ownership))
+        Some(ownership)
     }
 
     /// The callers at the head of the queue for which the store must be asked.
