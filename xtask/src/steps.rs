@@ -268,9 +268,10 @@ impl fmt::Display for Step {
     }
 }
 
-/// Runs the example as a newcomer builds it: with its own features, and not with those of all crates.
+/// Runs the example, which the tests have built if they were chosen.
 async fn example(way: Way, name: &str) -> anyhow::Result<()> {
-    way.run(&mut cargo(["build", "--example", name])).await?;
+    let mut build = linting_cargo(["build", "--example", name, "--features", FEATURES]);
+    way.run(build.args(workspace())).await?;
     let program = target_folder().await?.join("debug/examples").join(name);
     way.run_in_time(&mut Command::new(program)).await
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use dblock_core::machine::call::Call;
 use dblock_core::machine::env::{Env, Random, Time};
 use dblock_core::machine::key::{NotClosed, Transmit};
 use dblock_core::machine::out::Note;
