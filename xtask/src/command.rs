@@ -14,8 +14,8 @@ use tokio::process::Command;
 /// No command takes this long unless it hangs.
 const LIMIT: Duration = Duration::from_mins(80);
 
-/// The limit of a command whose output is kept: nobody sees that it hangs.
-const KEPT_LIMIT: Duration = Duration::from_mins(25);
+/// No test program takes this long unless it hangs.
+pub(crate) const PROGRAM_LIMIT: Duration = Duration::from_mins(20);
 
 /// A command may have compilers or tests below it: all of them are asked to end.
 pub(crate) const STOP: Stop = Stop {
@@ -119,7 +119,7 @@ pub(crate) async fn output(command: &mut Command) -> anyhow::Result<String> {
     text(&mut file)
 }
 
-/// A command that has ended, or was stopped at [`KEPT_LIMIT`].
+/// A command that has ended, or was stopped at its limit.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub(crate) passed: bool,
@@ -129,9 +129,14 @@ pub(crate) struct Ended {
 
 /// Runs a command to its end and keeps all that it prints.
 pub(crate) async fn kept(command: &mut Command, stop: Stop) -> anyhow::Result<Ended> {
+    kept_within(LIMIT, command, stop).await
+}
+
+/// As [`kept`], and stops it at `limit`.
+pub(crate) async fn kept_within(limit: Duration, command: &mut Command, stop: Stop) -> anyhow::Result<Ended> {
     let mut file = tempfile::tempfile().context("a temporary file")?;
     command.stdout(file.try_clone()?).stderr(file.try_clone()?);
-    let ended = end(command, stop, KEPT_LIMIT).await?;
+    let ended = end(command, stop, limit).await?;
     let mut output = text(&mut file)?;
     let passed = ended.is_ok_and(|status| status.success());
     if !passed {

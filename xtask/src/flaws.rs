@@ -13,7 +13,7 @@ use std::time::Instant;
 use anyhow::{Context as _, bail, ensure};
 use tokio::process::Command;
 
-use crate::command::{Ended, STOP, cargo, kept};
+use crate::command::{Ended, PROGRAM_LIMIT, STOP, cargo, kept, kept_within};
 use crate::copied::Tree;
 use crate::simulate;
 use crate::steps::target_folder;
@@ -233,7 +233,7 @@ impl Copy {
             Judge::WholeStack(seeds) => command.args(["--", "--seeds"]).arg(seeds.to_string()),
             Judge::Test(name) => command.arg(name),
         };
-        found(judge, &kept(&mut command, STOP).await?)
+        found(judge, &kept_within(PROGRAM_LIMIT, &mut command, STOP).await?)
     }
 
     fn cargo(&self, verb: &str, what: &[&str]) -> Command {

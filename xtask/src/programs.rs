@@ -10,7 +10,7 @@ use anyhow::{Context as _, bail};
 use futures_util::stream::{self, StreamExt as _};
 use tokio::process::Command;
 
-use crate::command::{STOP, kept, show};
+use crate::command::{PROGRAM_LIMIT, STOP, kept_within, show};
 use crate::steps::{LEFT_OUT, Passed};
 
 /// How many programs run at once. Each runs several tests at once.
@@ -132,7 +132,7 @@ pub(crate) async fn run(programs: &[Program], variables: &[(String, String)]) ->
 /// Returns what the program printed, if it passed.
 async fn run_one<'p>(program: &'p Program, variables: &[(String, String)]) -> (&'p Program, Option<String>) {
     let begin = Instant::now();
-    let ended = kept(&mut program.command(variables), STOP).await;
+    let ended = kept_within(PROGRAM_LIMIT, &mut program.command(variables), STOP).await;
     let time = begin.elapsed();
     let output = match ended {
         Ok(ended) if ended.passed => {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use uuid::Uuid;
 
 use super::env::Time;
-use crate::options::{LockOptions, Wait};
+use crate::options::{LockOptions, NO_LIMIT, Wait};
 use crate::store::RecordChange;
 use crate::waiting::TellsWait;
 
@@ -33,6 +33,12 @@ impl Call {
     #[inline]
     pub fn is_non_blocking(&self) -> bool {
         self.options.wait == Wait::No
+    }
+
+    /// Any number of callers may be inside beside it.
+    #[inline]
+    pub fn shares_with_all(&self) -> bool {
+        self.options.limit == Some(NO_LIMIT)
     }
 }
 

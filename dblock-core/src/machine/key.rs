@@ -2,7 +2,7 @@
 //!
 //! Callers call it, [`handle_…`](Machine::handle_answer) takes what arrives, and
 //! [`poll_…`](Machine::poll_replies) says what is to be done then. At most one request for a key is on its way.
-//! Each call runs `advance` first and last. `advance` ends a lease whose time is over, and lets the next
+//! Each call but the quiet ones runs `advance` first and last. `advance` ends a lease whose time is over, and lets the next
 //! caller enter.
 //!
 //! - `held` is the lease that this process has, a state machine with its table at the top of its file.
@@ -103,6 +103,10 @@ pub enum NotClosed {
     Before,
 }
 
+/// Something else may follow from a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotQuiet;
+
 impl<A, C> Machine<A, C> {
     pub fn new(key: Key) -> Self {
         Self {
@@ -169,7 +173,7 @@ impl<A, C> Machine<A, C> {
         self.queue.has_owner(owner)
     }
 
-    /// Wraps every call. It runs `advance` before and after, then finds the next request.
+    /// Wraps every call but the quiet ones. It runs `advance` before and after, then finds the next request.
     fn during<R>(&mut self, env: &mut Env<'_>, does: impl FnOnce(&mut Self, &mut Env<'_>) -> R) -> R {
         // Whether a lease has ended must be decided before an answer moves its end.
         self.advance(env);
@@ -209,15 +213,20 @@ impl<A, C> Machine<A, C> {
     }
 
     /// As [`acquire`](Self::acquire), for a caller that shares the key and enters at once. `None` if something else
-    /// would follow from it, or may be due: then it must acquire. This says nothing new: there is nothing to poll.
+    /// would follow from it, or may be due: then it must acquire. There is nothing new to poll.
     pub fn join_quietly(&mut self, now: Time, call: &Arc<Call>) -> Option<Arc<Ownership>> {
         self.undisturbed(now)?.join_quietly(call, now)
     }
 
-    /// As [`leave`](Self::leave), for a caller that others share the key with. `None` if something else would follow
-    /// from it, or may be due: then it must leave. This says nothing new: there is nothing to poll.
-    pub fn leave_quietly(&mut self, now: Time, ownership: &Arc<Ownership>) -> Option<Option<Duration>> {
-        self.undisturbed(now)?.leave_quietly(ownership, now)
+    /// As [`leave`](Self::leave), for a caller that others share the key with. Refused if something else would follow
+    /// from it, or may be due: then it must leave. There is nothing new to poll.
+    pub fn leave_quietly(
+        &mut self,
+        now: Time,
+        ownership: &Arc<Ownership>,
+    ) -> Result<Option<Duration>, NotQuiet> {
+        let held = self.undisturbed(now).ok_or(NotQuiet)?;
+        held.leave_quietly(ownership, now)
     }
 
     /// The lease of this process, while nobody waits and nothing is due.

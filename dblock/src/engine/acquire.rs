@@ -32,27 +32,22 @@ impl EngineHandle {
         key: &Key,
         call: Arc<Call>,
     ) -> impl Future<Output = Result<Hold, LockError>> {
-        let came = self
-            .join_quietly(key, &call)
-            .ok_or_else(|| self.ask_alone(key, call, Machine::acquire));
-        async move {
-            match came {
-                Ok(hold) => Ok(hold),
-                Err(mut asked) => asked_or_refusal(&mut asked)?.hold().await,
-            }
-        }
+        let mut asked = self.ask_alone(key, call, Machine::acquire);
+        async move { asked_or_refusal(&mut asked)?.hold().await }
     }
 
-    /// A caller that shares the key enters at once, and needs no channel for the answer. `None`: it has to ask.
-    fn join_quietly(&self, key: &Key, call: &Arc<Call>) -> Option<Hold> {
-        call.options.limit?;
-        if self.refuses(call, key).is_some() {
+    /// A caller that shares the key enters at once, and needs no channel for the answer. `None`: it has to acquire.
+    pub(crate) fn join_quietly(&self, key: &Key, call: &Arc<Call>) -> Option<Hold> {
+        if !call.shares_with_all() || self.stops(call) {
             return None;
         }
-        let cell = self.shared.cells.find(key)?;
-        let ownership = self.shared.join_quietly(&cell, call)?;
-        let lease = Lease::new(Arc::clone(&self.shared), cell, ownership);
-        Some(Hold::granted(lease, self.clone()))
+        let of_key = self.shared.cells.find(key)?;
+        let ownership = self.shared.join_quietly(&of_key, call)?;
+        let lease = Lease::new(Arc::clone(&self.shared), of_key, ownership);
+        let hold = Hold::granted(lease, self.clone());
+        // The engine may have ended just before.
+        let stopped = self.shared.stopped.load(Ordering::Acquire);
+        (!stopped).then_some(hold)
     }
 
     /// Adopts the ticket with this lease. Dropping the future at any point leaves no lock behind.
@@ -185,10 +180,12 @@ impl EngineHandle {
 
     /// Why a caller may not ask for a lock at all.
     fn refuses(&self, call: &Call, key: &Key) -> Option<LockError> {
+        self.stops(call).then(|| self.shut_down(call, key))
+    }
+
+    fn stops(&self, call: &Call) -> bool {
         let shared = &self.shared;
-        let stops =
-            shared.stopping.load(Ordering::Acquire) && !call.nested || shared.stopped.load(Ordering::Acquire);
-        stops.then(|| self.shut_down(call, key))
+        shared.stopping.load(Ordering::Acquire) && !call.nested || shared.stopped.load(Ordering::Acquire)
     }
 
     fn shut_down(&self, call: &Call, key: &Key) -> LockError {
@@ -255,7 +252,7 @@ impl<'a> Asked<'a> {
         })
     }
 
-    fn site(&self) -> Site {
+    fn site(&self) -> &Site {
         self.engine.site(self.call.options.function)
     }
 

@@ -4,6 +4,7 @@ mod reads;
 mod tasks;
 
 use std::fmt;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -32,13 +33,11 @@ pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A handle to the engine. The engine stops when the last handle is dropped and everything is released.
 #[derive(Clone)]
-pub(crate) struct EngineHandle {
-    pub(super) shared: Arc<Shared>,
-    alive: Arc<Alive>,
-}
+pub(crate) struct EngineHandle(Arc<Alive>);
 
 /// Exists while there is a handle. The driver's inbox ends when the last handle is dropped.
-struct Alive {
+pub(crate) struct Alive {
+    pub(super) shared: Arc<Shared>,
     commands: mpsc::UnboundedSender<Command>,
     #[cfg(any(feature = "sql", feature = "run_once"))]
     rows: Reads<LockRow>,
@@ -63,7 +62,8 @@ pub(super) enum Command {
 
 impl EngineHandle {
     pub(super) fn new(shared: Arc<Shared>, commands: mpsc::UnboundedSender<Command>) -> Self {
-        let alive = Arc::new(Alive {
+        Self(Arc::new(Alive {
+            shared,
             commands,
             #[cfg(any(feature = "sql", feature = "run_once"))]
             rows: Reads::new(Permit::Rows, |store, keys| store.rows(keys)),
@@ -77,8 +77,7 @@ impl EngineHandle {
             }),
             #[cfg(feature = "run_once")]
             records: Reads::new(Permit::Records, kept::read_all),
-        });
-        Self { shared, alive }
+        }))
     }
 
     /// Identifies the engine among those of this process.
@@ -87,7 +86,7 @@ impl EngineHandle {
     }
 
     /// The metrics of a function that takes locks here.
-    pub(crate) fn site(&self, function: Option<&'static str>) -> Site {
+    pub(crate) fn site(&self, function: Option<&'static str>) -> &Site {
         self.shared.meter.site(function)
     }
 
@@ -155,7 +154,15 @@ impl EngineHandle {
 
     /// A stopped engine drops the command, and with it the reply's sender. The caller sees that.
     fn send(&self, command: Command) {
-        let _ = self.alive.commands.send(command);
+        let _ = self.commands.send(command);
+    }
+}
+
+impl Deref for EngineHandle {
+    type Target = Alive;
+
+    fn deref(&self) -> &Alive {
+        &self.0
     }
 }
 

@@ -143,7 +143,9 @@ impl Hold {
         for mut hold in holds {
             hold.has_left = true;
             let lease = &hold.lease;
-            if lease.is_shared() && lease.shared.leave_quietly(&lease.cell, &lease.ownership) {
+            if lease.ownership.call.shares_with_all()
+                && lease.shared.leave_quietly(&lease.cell, &lease.ownership)
+            {
                 continue;
             }
             let (confirm, answer) = confirm(deadline);

@@ -129,7 +129,7 @@ impl Reporter<'_> {
         self.site(ownership).lost(reason, held);
     }
 
-    fn site(&self, ownership: &Ownership) -> Site {
+    fn site(&self, ownership: &Ownership) -> &Site {
         self.meter.site(ownership.call.options.function)
     }
 }

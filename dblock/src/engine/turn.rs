@@ -13,7 +13,7 @@ use super::handle::EngineHandle;
 use super::hold::Hold;
 use super::lease::Lease;
 use crate::engine::Call;
-use crate::meter::{AcquireOutcome, Site};
+use crate::meter::AcquireOutcome;
 use crate::{Key, LockError};
 
 /// What an acquire came to.
@@ -51,7 +51,6 @@ pub(crate) struct TurnToTake {
     cell: Arc<Cell>,
     turn: Turn,
     call: Arc<Call>,
-    site: Site,
     /// The caller has not gone on otherwise.
     open: bool,
 }
@@ -61,19 +60,12 @@ pub(crate) struct TurnToTake {
     allow(dead_code, reason = "only transactions take keys")
 )]
 impl TurnToTake {
-    pub(super) fn new(
-        engine: EngineHandle,
-        of_key: Arc<Cell>,
-        turn: Turn,
-        call: Arc<Call>,
-        site: Site,
-    ) -> Self {
+    pub(super) fn new(engine: EngineHandle, of_key: Arc<Cell>, turn: Turn, call: Arc<Call>) -> Self {
         Self {
             engine,
             cell: of_key,
             turn,
             call,
-            site,
             open: true,
         }
     }
@@ -135,7 +127,8 @@ impl Drop for TurnToTake {
     fn drop(&mut self) {
         if self.open {
             let waited = self.engine.now().since(self.call.since);
-            self.site.acquire_ended(AcquireOutcome::Dropped, waited);
+            let site = self.engine.site(self.call.options.function);
+            site.acquire_ended(AcquireOutcome::Dropped, waited);
             self.end();
         }
     }
@@ -152,7 +145,6 @@ impl Asked<'_> {
 
     fn to_take(&self, turn: Turn) -> TurnToTake {
         let (of_key, call) = (Arc::clone(&self.of_key), Arc::clone(&self.call));
-        let site = self.engine.site(call.options.function);
-        TurnToTake::new(self.engine.clone(), of_key, turn, call, site)
+        TurnToTake::new(self.engine.clone(), of_key, turn, call)
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
+use tokio::task::coop::consume_budget;
 use tracing::field::{self, Empty};
 use tracing::{Instrument as _, Span};
 use uuid::Uuid;
@@ -141,6 +142,11 @@ impl LockManager {
         }
         caller.check_wait(key)?;
         let call = caller.call(options.wait, begin.map(|begin| *begin));
+        if let Some(hold) = caller.engine.join_quietly(key, &call) {
+            // Nothing else here lets other tasks of the thread run.
+            consume_budget().await;
+            return Ok(hold);
+        }
         let acquired = caller.engine.acquire(key, call).await;
         // Its timeout began before the engine was asked.
         acquired.map_err(|error| error.after(caller.waited()))
@@ -248,12 +254,12 @@ fn record(span: &Span, result: Result<&Lease, &LockError>) {
 
 /// The code that calls the manager, and how it wants its locks.
 pub(super) struct Caller<'a> {
+    manager: &'a LockManager,
     engine: &'a EngineHandle,
     options: &'a LockOptions,
     /// The call chain that it runs in.
     chain: Option<Link>,
     owner: Uuid,
-    holder: Arc<str>,
     began: Began,
 }
 
@@ -262,6 +268,7 @@ impl<'a> Caller<'a> {
         let chain = Link::current();
         let engine = &manager.shared.engine;
         Self {
+            manager,
             engine,
             options,
             owner: chain
@@ -269,7 +276,6 @@ impl<'a> Caller<'a> {
                 .and_then(|chain| chain.leases().last())
                 .map_or_else(Uuid::new_v4, Lease::owner),
             chain,
-            holder: manager.holder(options.function),
             began,
         }
     }
@@ -332,7 +338,7 @@ impl<'a> Caller<'a> {
         let on_wait = options.on_wait.take();
         Call {
             owner: self.owner,
-            holder: Arc::clone(&self.holder),
+            holder: self.manager.holder(self.options.function),
             options,
             since: self.began.since,
             deadline: self.began.deadline,

@@ -1,7 +1,6 @@
 //! With the feature `metrics`.
 
-use std::collections::HashMap;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metrics::{
@@ -59,11 +58,23 @@ pub(crate) struct Meter {
     batch_size: Histogram,
     // A counter that exists from the start shows its first event as an increase.
     errors: Vec<(StoreErrorKind, Counter)>,
-    sites: RwLock<HashMap<&'static str, Site>>,
+    /// By the address of the function's name.
+    sites: [Sites; 64],
+}
+
+/// Functions whose names fall together. None is ever taken out, so looking for one needs no lock.
+#[derive(Debug, Default)]
+struct Sites(OnceLock<Box<Known>>);
+
+#[derive(Debug)]
+struct Known {
+    function: &'static str,
+    site: Site,
+    more: Sites,
 }
 
 /// The metrics of a function that takes locks.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Site(Arc<Handles>);
 
 #[derive(Debug)]
@@ -105,23 +116,26 @@ impl Meter {
                     )
                 })
                 .into(),
-            sites: RwLock::default(),
+            sites: [const { Sites(OnceLock::new()) }; 64],
         }
     }
 
     /// The metrics of a function.
-    pub(crate) fn site(&self, function: Option<&'static str>) -> Site {
+    pub(crate) fn site(&self, function: Option<&'static str>) -> &Site {
         let function = function.unwrap_or(NO_FUNCTION);
-        let known = self.sites.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(site) = known.get(function) {
-            return site.clone();
+        let mut sites = &self.sites[function.as_ptr().addr() / 8 % self.sites.len()];
+        loop {
+            match sites.0.get() {
+                Some(known) if known.function == function => return &known.site,
+                Some(known) => sites = &known.more,
+                // The recorder is code of the application: nothing is locked while it is asked. Somebody else may be first.
+                None => drop(sites.0.set(Box::new(Known {
+                    function,
+                    site: Site(Arc::new(Handles::new(self.store, function))),
+                    more: Sites::default(),
+                }))),
+            }
         }
-        drop(known);
-        // The recorder is code of the application: nothing is locked while it is asked.
-        let handles = Handles::new(self.store, function);
-        let mut sites = self.sites.write().unwrap_or_else(PoisonError::into_inner);
-        let added = sites.entry(function).or_insert_with(|| Site(Arc::new(handles)));
-        added.clone()
     }
 
     /// A renewal was confirmed this long after it was due.

@@ -21,8 +21,8 @@ impl Meter {
     }
 
     #[allow(clippy::unused_self, reason = "as with the feature")]
-    pub(crate) fn site(&self, _: Option<&'static str>) -> Site {
-        Site
+    pub(crate) fn site(&self, _: Option<&'static str>) -> &Site {
+        &Site
     }
 }
 

@@ -111,9 +111,11 @@ impl World {
         } else if holds > 1 {
             self.callers[number].holds -= 1;
             tell!(self, "P{process} caller {number} leaves a nested call");
-            self.step(process, key, |machine, env| {
-                machine.leave(env, &ownership, true, None)
-            });
+            if !self.leaves_quietly(process, key, &ownership) {
+                self.step(process, key, |machine, env| {
+                    machine.leave(env, &ownership, true, None)
+                });
+            }
         } else {
             return self.leave(number);
         }
@@ -121,6 +123,16 @@ impl World {
             let delay = self.section();
             self.after(delay, What::Body(number));
         }
+    }
+
+    /// A hold ends beside others, if nothing else follows from it.
+    fn leaves_quietly(&mut self, process: usize, key: usize, ownership: &Arc<Ownership>) -> bool {
+        let left = ownership.call.shares_with_all().then(|| {
+            self.step_quietly(process, key, |machine, now| {
+                machine.leave_quietly(now, ownership).ok()
+            })
+        });
+        left.flatten().is_some()
     }
 
     fn drop_hold(&mut self, process: usize, key: usize, ownership: &Arc<Ownership>) {
@@ -164,14 +176,7 @@ impl World {
         }
         tell!(self, "P{process} caller {number} leaves {}", self.keys[key]);
         self.check_leave(number);
-        let shares = ownership.call.options.limit.is_some();
-        if shares
-            && self
-                .step_quietly(process, key, |machine, now| {
-                    machine.leave_quietly(now, &ownership)
-                })
-                .is_some()
-        {
+        if self.leaves_quietly(process, key, &ownership) {
             self.check_left(number, true);
             return self.gone(number);
         }

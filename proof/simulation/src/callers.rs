@@ -128,7 +128,7 @@ impl World {
             ticket: None,
         });
         self.live.push(number);
-        let joins = call.options.limit.is_some();
+        let joins = call.shares_with_all();
         let joined =
             joins.then(|| self.step_quietly(process, key, |machine, now| machine.join_quietly(now, &call)));
         if let Some(ownership) = joined.flatten() {

@@ -129,26 +129,26 @@ impl<T: Clone + Send + 'static> Reads<T> {
 impl EngineHandle {
     /// As `row`, for a look that may come late, or be left out.
     pub(crate) async fn look_at_row(&self, key: &Key) -> Result<Option<LockRow>, LockError> {
-        self.alive.looks.at(self, key).await
+        self.looks.at(self, key).await
     }
 
     /// The row of a key as the store's own connections see it.
     #[cfg(any(feature = "sql", feature = "run_once"))]
     pub(crate) async fn row(&self, key: &Key) -> Result<Option<LockRow>, LockError> {
-        self.alive.rows.at(self, key).await
+        self.rows.at(self, key).await
     }
 
     /// Makes a free row for a key that has none. Returns whether it had none, or another one that was asked for at the
     /// same time.
     #[cfg(feature = "sql")]
     pub(crate) async fn make_free_row(&self, key: &Key) -> Result<bool, LockError> {
-        Ok(self.alive.free_rows.at(self, key).await?.unwrap_or_default())
+        Ok(self.free_rows.at(self, key).await?.unwrap_or_default())
     }
 
     /// The record of a key, read without its lock.
     #[cfg(feature = "run_once")]
     pub(crate) async fn record(&self, key: &Key) -> Result<Option<Record>, LockError> {
-        self.alive.records.at(self, key).await
+        self.records.at(self, key).await
     }
 }
 

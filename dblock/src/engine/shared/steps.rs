@@ -264,14 +264,14 @@ impl Shared {
     /// A caller enters beside others, if nothing else follows from it.
     pub(in crate::engine) fn join_quietly(
         self: &Arc<Self>,
-        cell: &Arc<Cell>,
+        of_key: &Arc<Cell>,
         call: &Arc<Call>,
     ) -> Option<Arc<Ownership>> {
-        let joined = self.step(cell, |machine, env| {
+        let joined = self.step(of_key, |machine, env| {
             Some((machine.join_quietly(env.now, call)?, env.now))
         });
         let (ownership, now) = joined.flatten()?;
-        self.report(now).granted(call.since, &ownership);
+        self.report(now).granted(now, &ownership);
         Some(ownership)
     }
 
@@ -282,7 +282,7 @@ impl Shared {
         ownership: &Arc<Ownership>,
     ) -> bool {
         let left = self.step(cell, |machine, env| machine.leave_quietly(env.now, ownership));
-        let Some(held_for) = left.flatten() else {
+        let Some(Ok(held_for)) = left else {
             return false;
         };
         if let Some(held_for) = held_for {

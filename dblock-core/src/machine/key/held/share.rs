@@ -12,6 +12,7 @@ use super::{Held, Holds, ROW_FOLLOWS_WITHIN, State, ended_reason};
 use crate::error::LostReason;
 use crate::machine::call::Call;
 use crate::machine::env::Time;
+use crate::machine::key::NotQuiet;
 use crate::machine::key::queue::{WANTED_FOR, WaitQueue};
 use crate::machine::out::{Note, Waiter};
 use crate::machine::ownership::Ownership;
@@ -306,14 +307,14 @@ impl<C> Held<C> {
         &mut self,
         ownership: &Arc<Ownership>,
         now: Time,
-    ) -> Option<Option<Duration>> {
+    ) -> Result<Option<Duration>, NotQuiet> {
         let quiet = self.inside() > 1 && self.is_quiet();
         let left = quiet.then(|| self.leave_shared(ownership, now)).flatten();
-        left.and_then(Result::ok)
+        left.and_then(Result::ok).ok_or(NotQuiet)
     }
 
-    /// One who enters or leaves changes nothing but who is inside: not what is sent, nor when. The row follows by then
-    /// anyway, no place is given back sooner, and somebody else is inside for whom the lease is renewed.
+    /// One who enters or leaves changes nothing but who is inside: what is sent stays as it is, and nothing is due sooner.
+    /// The row follows by then anyway, no place is given back sooner, and the lease is renewed for somebody who is inside.
     fn is_quiet(&self) -> bool {
         let of_many = |group: &Group| group.limit == NO_LIMIT && group.endless > 0;
         self.is_held() && self.follow_at.is_some() && self.group.as_ref().is_some_and(of_many)
