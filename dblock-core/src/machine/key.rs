@@ -214,8 +214,8 @@ impl<A, C> Machine<A, C> {
 
     /// As [`acquire`](Self::acquire), for a caller that shares the key and enters at once. `None` if something else
     /// would follow from it, or may be due: then it must acquire. There is nothing new to poll.
-    pub fn join_quietly(&mut self, now: Time, call: &Arc<Call>) -> Option<Arc<Ownership>> {
-        self.undisturbed(now)?.join_quietly(call, now)
+    pub fn join_quietly(&mut self, now: Time, key: &Key, call: &Arc<Call>) -> Option<Arc<Ownership>> {
+        self.undisturbed(now)?.join_quietly(key, call, now)
     }
 
     /// As [`leave`](Self::leave), for a caller that others share the key with. Refused if something else would follow
@@ -644,7 +644,7 @@ impl<A, C> Machine<A, C> {
     /// Callers enter beside those who share the lease.
     fn let_join(&mut self, now: Time) {
         while let Some(held) = &mut self.held
-            && let Some((waiter, ownership)) = held.join(&mut self.queue, now)
+            && let Some((waiter, ownership)) = held.join(&mut self.queue, &self.key, now)
         {
             self.reply(Reply::Granted(waiter, ownership));
         }

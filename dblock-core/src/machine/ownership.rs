@@ -30,7 +30,7 @@ pub struct Ownership {
     /// The grant has made the change of the caller's [`Begin`](super::call::Begin).
     pub begun: bool,
     /// Tells those apart who share one lease.
-    pub(super) seat: u64,
+    pub(super) seat: usize,
     end: End,
     revoked: AtomicBool,
     /// One of the owner's calls runs the key's `run_once` body. The core stores this flag and never reads it.

@@ -42,7 +42,7 @@ impl EngineHandle {
             return None;
         }
         let of_key = self.shared.cells.find(key)?;
-        let ownership = self.shared.join_quietly(&of_key, call)?;
+        let ownership = self.shared.join_quietly(&of_key, key, call)?;
         let lease = Lease::new(Arc::clone(&self.shared), of_key, ownership);
         let hold = Hold::granted(lease, self.clone());
         // The engine may have ended just before.

@@ -6,6 +6,8 @@ use std::fmt;
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError};
+#[cfg(not(all(test, dblock_loom)))]
+use std::{hint, sync::TryLockError};
 
 use dblock_core::machine::dispatch::MAX_BATCH;
 use dblock_core::machine::env::Time;
@@ -94,7 +96,8 @@ impl fmt::Debug for Resuming {
 /// Number of maps that the keys are spread over, so that none of the maps is locked for long.
 const MAPS: usize = if cfg!(all(test, dblock_loom)) { 1 } else { 64 };
 
-/// One key.
+/// One key. What is counted beside it does not share its memory: that is written by all threads, and this is read.
+#[repr(align(128))]
 pub(crate) struct Cell {
     key: Key,
     pub(super) id: u64,
@@ -264,6 +267,20 @@ impl Drop for Watcher<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
+}
+
+/// As [`lock`], for a mutex that is asked for again and again. A thread that finds it taken stays away for a while, in
+/// which the other one makes several steps: to make them in turns would take the memory to and fro.
+pub(super) fn lock_in_peace<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    #[cfg(not(all(test, dblock_loom)))]
+    for pause in [64, 128, 256, 512, 1024] {
+        match mutex.try_lock() {
+            Ok(guard) => return guard,
+            Err(TryLockError::Poisoned(guard)) => return guard.into_inner(),
+            Err(TryLockError::WouldBlock) => (0..pause).for_each(|_| hint::spin_loop()),
+        }
+    }
+    lock(mutex)
 }
 
 /// A panic never leaves a half-changed value under these locks.

@@ -35,7 +35,9 @@ pub(crate) const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub(crate) struct EngineHandle(Arc<Alive>);
 
-/// Exists while there is a handle. The driver's inbox ends when the last handle is dropped.
+/// Exists while there is a handle. The driver's inbox ends when the last handle is dropped. See
+/// [`Cell`](super::cells::Cell) for its place in memory.
+#[repr(align(128))]
 pub(crate) struct Alive {
     pub(super) shared: Arc<Shared>,
     commands: mpsc::UnboundedSender<Command>,

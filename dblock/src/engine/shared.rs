@@ -27,7 +27,8 @@ use crate::meter::Meter;
 use crate::store::fence::FenceSource;
 use crate::store::{Kind, Store};
 
-/// The state that callers and the driver of one engine share.
+/// The state that callers and the driver of one engine share. See [`Cell`] for its place in memory.
+#[repr(align(128))]
 pub(crate) struct Shared {
     pub(super) id: u64,
     pub(super) clock: Clock,

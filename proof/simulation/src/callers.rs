@@ -129,8 +129,12 @@ impl World {
         });
         self.live.push(number);
         let joins = call.shares_with_all();
-        let joined =
-            joins.then(|| self.step_quietly(process, key, |machine, now| machine.join_quietly(now, &call)));
+        let name = self.keys[key].clone();
+        let joined = joins.then(|| {
+            self.step_quietly(process, key, |machine, now| {
+                machine.join_quietly(now, &name, &call)
+            })
+        });
         if let Some(ownership) = joined.flatten() {
             self.processes[process].cells[key].entered_at = Some(self.now);
             if self.answered(number, Asked::Acquire) {

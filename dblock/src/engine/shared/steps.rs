@@ -1,7 +1,7 @@
 //! Calls of the keys' machines, and carrying out what they want done then.
 
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -15,7 +15,9 @@ use futures_util::FutureExt as _;
 use uuid::Uuid;
 
 use super::{Shared, Unscheduled};
-use crate::engine::cells::{Cell, Confirm, Given, Machine, Reply, Resuming, Resumption, State, Waiter, lock};
+use crate::engine::cells::{
+    Cell, Confirm, Given, Machine, Reply, Resuming, Resumption, State, Waiter, lock, lock_in_peace,
+};
 use crate::store::{Kind, Outcome, StoreError, StoreErrorKind};
 use crate::{Key, LostReason};
 
@@ -265,12 +267,12 @@ impl Shared {
     pub(in crate::engine) fn join_quietly(
         self: &Arc<Self>,
         of_key: &Arc<Cell>,
+        key: &Key,
         call: &Arc<Call>,
     ) -> Option<Arc<Ownership>> {
-        let joined = self.step(of_key, |machine, env| {
-            Some((machine.join_quietly(env.now, call)?, env.now))
-        });
-        let (ownership, now) = joined.flatten()?;
+        let (ownership, now) = self.step_quietly(of_key, |machine, now| {
+            Some((machine.join_quietly(now, key, call)?, now))
+        })?;
         self.report(now).granted(now, &ownership);
         Some(ownership)
     }
@@ -281,15 +283,36 @@ impl Shared {
         cell: &Arc<Cell>,
         ownership: &Arc<Ownership>,
     ) -> bool {
-        let left = self.step(cell, |machine, env| machine.leave_quietly(env.now, ownership));
-        let Some(Ok(held_for)) = left else {
-            return false;
-        };
-        if let Some(held_for) = held_for {
+        let left = self.step_quietly(cell, |machine, now| machine.leave_quietly(now, ownership).ok());
+        if let Some(Some(held_for)) = left {
             self.left(ownership, held_for);
             cell.tell_watchers(&ownership.watchers);
         }
-        true
+        left.is_some()
+    }
+
+    /// Calls the machine of a key where there is nothing to carry out afterwards. It touches little of the memory that
+    /// other threads touch.
+    fn step_quietly<R>(
+        self: &Arc<Self>,
+        cell: &Arc<Cell>,
+        does: impl FnOnce(&mut Machine, Time) -> Option<R>,
+    ) -> Option<R> {
+        let mut state = lock_in_peace(&cell.state);
+        if state.retired {
+            return None;
+        }
+        let now = self.clock.now();
+        let stepped = catch_unwind(AssertUnwindSafe(|| does(&mut state.machine, now)));
+        drop(state);
+        let done = stepped.unwrap_or_else(|panic| {
+            // As in any other step.
+            self.step(cell, |_, _| resume_unwind(panic))
+        });
+        if self.driver_gone.load(Ordering::Acquire) {
+            self.abort(cell);
+        }
+        done
     }
 
     /// A hold ends by `passes_on`, and its lease goes to a ticket, unless that is refused.

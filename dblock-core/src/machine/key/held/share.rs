@@ -4,12 +4,15 @@
 //! of one that has left and that the row still counts, or beside the others if it has no limit. Else the store is asked
 //! whether there is room.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use slab::Slab;
+
 use super::{Held, Holds, ROW_FOLLOWS_WITHIN, State, ended_reason};
 use crate::error::LostReason;
+use crate::key::Key;
 use crate::machine::call::Call;
 use crate::machine::env::Time;
 use crate::machine::key::NotQuiet;
@@ -22,10 +25,10 @@ use crate::store::Enter;
 /// Those who share the lease.
 #[derive(Debug)]
 pub(super) struct Group {
-    members: BTreeMap<u64, Member>,
-    last_seat: u64,
+    /// By their seats.
+    members: Slab<Member>,
     /// The ends that no renewal moves.
-    own_ends: BTreeSet<(Time, u64)>,
+    own_ends: BTreeSet<(Time, usize)>,
     /// How many have no such end.
     endless: u32,
     /// When all of them end unless the lease is extended.
@@ -50,8 +53,7 @@ struct Member {
 impl Group {
     pub(super) fn new(first: &Arc<Ownership>, deadline: Time) -> Self {
         let mut group = Self {
-            members: BTreeMap::new(),
-            last_seat: first.seat,
+            members: Slab::new(),
             own_ends: BTreeSet::new(),
             endless: 0,
             deadline,
@@ -77,22 +79,22 @@ impl Group {
             holds: 1,
             own_end,
         };
-        self.members.insert(seat, member);
+        self.members.insert(member);
     }
 
     fn get(&self, ownership: &Arc<Ownership>) -> Option<&Member> {
-        let member = self.members.get(&ownership.seat)?;
+        let member = self.members.get(ownership.seat)?;
         Arc::ptr_eq(&member.ownership, ownership).then_some(member)
     }
 
     fn get_mut(&mut self, ownership: &Arc<Ownership>) -> Option<&mut Member> {
-        let member = self.members.get_mut(&ownership.seat)?;
+        let member = self.members.get_mut(ownership.seat)?;
         Arc::ptr_eq(&member.ownership, ownership).then_some(member)
     }
 
     fn remove(&mut self, ownership: &Arc<Ownership>) {
         let seat = ownership.seat;
-        match self.members.remove(&seat).map(|member| member.own_end) {
+        match self.members.try_remove(seat).map(|member| member.own_end) {
             Some(Some(end)) => drop(self.own_ends.remove(&(end, seat))),
             Some(None) => self.endless -= 1,
             None => {}
@@ -118,7 +120,7 @@ impl Group {
     }
 
     pub(super) fn owners(&self) -> impl Iterator<Item = &Arc<Ownership>> {
-        self.members.values().map(|member| &member.ownership)
+        self.members.iter().map(|(_, member)| &member.ownership)
     }
 
     /// When the first of them ends unless the lease is extended.
@@ -129,14 +131,14 @@ impl Group {
 
     /// Somebody may be inside for longer than the lease lasts by now.
     pub(super) fn is_renewed(&self) -> bool {
-        let longer = |(end, _): &(Time, u64)| *end > self.deadline;
+        let longer = |(end, _): &(Time, usize)| *end > self.deadline;
         self.endless > 0 || self.own_ends.last().is_some_and(longer)
     }
 
     /// The lease was extended.
     pub(super) fn move_deadline(&mut self, deadline: Time, now: Time) {
         self.deadline = self.deadline.max(deadline);
-        for member in self.members.values() {
+        for (_, member) in &self.members {
             let deadline = member.own_end.map_or(deadline, |end| end.min(deadline));
             member.ownership.move_deadline(deadline, now);
         }
@@ -158,7 +160,7 @@ impl Group {
         while self.own_ends.first().is_some_and(|(end, _)| *end <= now)
             && let Some((_, seat)) = self.own_ends.pop_first()
         {
-            if let Some(member) = self.members.get(&seat) {
+            if let Some(member) = self.members.get(seat) {
                 end_if_over(&member.ownership, now, notes);
             }
         }
@@ -241,12 +243,14 @@ impl<C> Held<C> {
             return Some(Ok(None));
         }
         group.remove(ownership);
-        let Some((_, Member { ownership: other, .. })) = group.members.last_key_value() else {
+        if group.members.is_empty() {
             self.current = Arc::clone(ownership);
             return None;
-        };
+        }
         holds.count -= 1;
-        if Arc::ptr_eq(&self.current, ownership) {
+        if Arc::ptr_eq(&self.current, ownership)
+            && let Some(other) = group.owners().next()
+        {
             self.current = Arc::clone(other);
         }
         if group.limit == NO_LIMIT {
@@ -278,10 +282,11 @@ impl<C> Held<C> {
     pub(crate) fn join<A>(
         &mut self,
         queue: &mut WaitQueue<A>,
+        key: &Key,
         now: Time,
     ) -> Option<(Waiter<A>, Arc<Ownership>)> {
         let (number, first) = queue.first()?;
-        let ownership = self.enter_beside(&first.call, now)?;
+        let ownership = self.enter_beside(key, &first.call, now)?;
         let waiter = queue.remove(number)?;
         if waiter.since < now {
             let note = Note::Waited(Arc::clone(&ownership), now.since(waiter.since));
@@ -292,13 +297,13 @@ impl<C> Held<C> {
 
     /// As [`join`](Self::join) for a caller whom nobody waits before, if nothing else follows from it: see
     /// [`is_quiet`](Self::is_quiet).
-    pub(crate) fn join_quietly(&mut self, call: &Arc<Call>, now: Time) -> Option<Arc<Ownership>> {
+    pub(crate) fn join_quietly(&mut self, key: &Key, call: &Arc<Call>, now: Time) -> Option<Arc<Ownership>> {
         let LockOptions {
             ttl, renew, max_hold, ..
         } = call.options;
         let ends_with_the_lease = renew && max_hold.is_none() && ttl <= self.ttl;
         let quiet = ends_with_the_lease && self.is_quiet();
-        quiet.then(|| self.enter_beside(call, now)).flatten()
+        quiet.then(|| self.enter_beside(key, call, now)).flatten()
     }
 
     /// As [`leave_shared`](Self::leave_shared), if others stay and nothing else follows from it: see
@@ -320,7 +325,7 @@ impl<C> Held<C> {
         self.is_held() && self.follow_at.is_some() && self.group.as_ref().is_some_and(of_many)
     }
 
-    fn enter_beside(&mut self, call: &Arc<Call>, now: Time) -> Option<Arc<Ownership>> {
+    fn enter_beside(&mut self, key: &Key, call: &Arc<Call>, now: Time) -> Option<Arc<Ownership>> {
         let group = self.group.as_mut()?;
         let inside = match self.state {
             State::Held(Holds { count, .. }) => count,
@@ -345,17 +350,16 @@ impl<C> Held<C> {
             return None;
         }
         group.room = group.room.saturating_sub(has_room.into());
-        group.last_seat += 1;
         let not_renewed = not_renewed(call.options.renew, ttl, now);
         let mut ownership = Ownership::new(
-            self.current.key.clone(),
+            key.clone(),
             Arc::clone(call),
             self.lease_id,
             self.current.fence_token,
             now,
             not_renewed.map_or(group.deadline, |end| end.min(group.deadline)),
         );
-        ownership.seat = group.last_seat;
+        ownership.seat = group.members.vacant_key();
         let ownership = Arc::new(ownership);
         group.add(Arc::clone(&ownership), not_renewed);
         self.current = Arc::clone(&ownership);
