@@ -50,6 +50,74 @@ fn callers_enter_beside_each_other_without_the_store_and_the_row_follows() {
     assert_eq!(counts(&mut a), (2, None));
 }
 
+fn joins_quietly(process: &mut Process, options: LockOptions) -> Option<Arc<Ownership>> {
+    let key = process.machine.key().clone();
+    process
+        .machine
+        .join_quietly(process.now, &key, &Arc::new(call(options)))
+}
+
+/// Callers come and leave in the quiet way, or in the usual one. Returns when the last one's lease ends, and what is sent
+/// until the lock is free.
+fn round(quietly: bool) -> (Option<Time>, Vec<Action>) {
+    let mut a = shared(u32::MAX);
+    let first = a.ownership.clone().unwrap();
+    // The row follows from here on.
+    assert_eq!(comes(&mut a, "b", sharing(u32::MAX)), ["b has 7"]);
+    let second = a.ownership.clone().unwrap();
+    a.now = a.now + 10 * MS;
+    if quietly {
+        a.ownership = joins_quietly(&mut a, sharing(u32::MAX));
+        for leaves in [&first, &second] {
+            assert_eq!(a.machine.leave_quietly(a.now, leaves), Ok(Some(10 * MS)));
+        }
+    } else {
+        comes(&mut a, "c", sharing(u32::MAX));
+        for leaves in [&first, &second] {
+            let left = a.step(|machine, env| machine.leave(env, leaves, true, None)).0;
+            assert_eq!(left, Some(10 * MS));
+        }
+    }
+    let mut sent = Vec::new();
+    a.passes(40 * MS);
+    sent.extend(a.sends().map(|request| request.action));
+    answered(&mut a, 1);
+    let deadline = a.ownership.as_ref().unwrap().deadline();
+    a.leaves("c", true);
+    sent.extend(a.sends().map(|request| request.action));
+    assert_eq!(a.answered(released()), ["c confirmed"]);
+    assert!(a.machine.is_idle());
+    (deadline, sent)
+}
+
+#[test]
+fn what_is_done_quietly_comes_to_the_same() {
+    let (deadline, sent) = round(true);
+    assert_eq!((deadline, sent.len()), (round(false).0, 2));
+    assert_eq!(format!("{sent:?}"), format!("{:?}", round(false).1));
+}
+
+#[test]
+fn nothing_is_done_quietly_that_something_else_follows_from() {
+    let all = || sharing(u32::MAX);
+    let mut a = shared(u32::MAX);
+    let first = a.ownership.clone().unwrap();
+    assert!(joins_quietly(&mut a, all()).is_none(), "the row has to follow");
+    assert_eq!(comes(&mut a, "b", all()), ["b has 7"]);
+    for other in [
+        all().ttl(TTL * 2),
+        all().max_hold(SECOND),
+        all().renew(false),
+        sharing(1),
+    ] {
+        assert!(joins_quietly(&mut a, other.clone()).is_none(), "{other:?}");
+    }
+    assert!(joins_quietly(&mut a, all()).is_some());
+    assert!(comes(&mut a, "alone", options()).is_empty());
+    assert!(joins_quietly(&mut a, all()).is_none(), "somebody waits");
+    assert_eq!(a.machine.leave_quietly(a.now, &first), Err(NotQuiet));
+}
+
 #[test]
 fn when_the_stretch_is_over_the_store_is_asked() {
     let mut a = shared(u32::MAX);
