@@ -4,6 +4,7 @@ mod listener;
 pub(crate) mod purge;
 mod stop;
 
+use std::future::ready;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -28,6 +29,9 @@ use crate::store::{Outcome, Request, Store, StoreError, StoreErrorKind};
 
 /// How long a stopping engine waits for its releases, and then for the store to close.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// So many answers are taken in before anything else that is there.
+const MOST_IN_A_ROW: u32 = 16;
 
 pub(super) struct Driver {
     shared: Arc<Shared>,
@@ -66,6 +70,7 @@ impl Driver {
             Arc::clone(&self.permits),
             purge_after,
         );
+        let mut in_a_row = 0;
         loop {
             self.shared.look_at_due();
             self.send_batches();
@@ -78,16 +83,22 @@ impl Driver {
             self.listen();
             let wake_at = self.wakes_at();
             tokio::select! {
-                // In a fixed order, so that a simulation can repeat a run. Answers come first: leases depend on them. There
-                // is one for each batch and task, and callers that have sent commands wait. Wake-ups are only hints.
+                // In a fixed order, so that a simulation can repeat a run. Answers come first: leases depend on them. After
+                // some in a row the others have their turn.
                 biased;
-                Some(answered) = self.batches.next() => self.answer(answered),
+                Some(answered) = self.batches.next(), if in_a_row < MOST_IN_A_ROW => {
+                    in_a_row += 1;
+                    self.answer(answered);
+                    continue;
+                }
                 Some(_) = self.tasks.join_next() => {}
                 command = self.inbox.recv(), if !self.inbox_ended => self.handle(command),
                 event = self.listener.next() => self.handle_wake_up(event),
                 () = self.shared.wake.notified() => {}
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
+                () = ready(()), if in_a_row == MOST_IN_A_ROW => {}
             }
+            in_a_row = 0;
         }
         self.finish().await;
     }
