@@ -325,6 +325,12 @@ mod tests {
     }
 
     #[test]
+    fn a_lock_may_end_when_it_may_be_free() {
+        let (_, messages) = read(quote!(key = "a", max_hold = "1s", hold_min = "1s"));
+        assert!(messages.is_empty(), "{messages:?}");
+    }
+
+    #[test]
     fn what_does_not_go_with_keys_is_refused() {
         let refused = |tokens| {
             let (_, messages) = read(tokens);

@@ -46,6 +46,8 @@ fn a_name_is_read_with_its_scope() {
         ("fn a() {} a()", ""),
         ("fn inner(x: u8) { a }", ""),
         ("const b: u8 = 1; b", ""),
+        ("static b: u8 = 1; b", ""),
+        ("#[allow(x)] let x = a;", "a"),
         ("use x::a; a()", ""),
         ("use x::{c as b, y::{a, Z}}; a(b).await; c", "c"),
     ] {
@@ -131,6 +133,7 @@ fn an_argument_that_is_overwritten_first_is_left_alone() {
     assert_eq!(names("a = A; b += 1; a"), "");
     assert_eq!(names("a += 1; if x { b = B; } a + b"), "b a");
     assert_eq!(names("a = a + 1"), "a");
+    assert_eq!(names("if x { y } a = A; a"), "");
 }
 
 #[test]
