@@ -220,12 +220,20 @@ fn variable(value: &Expr) -> Option<&Ident> {
 
 #[cfg(test)]
 mod tests {
+    use proc_macro2::{Delimiter, Group};
+    use quote::ToTokens;
+    use syn::parse_quote;
+
     use super::*;
 
     fn messages(key: &str) -> usize {
+        messages_of(&syn::parse_str(key).unwrap())
+    }
+
+    fn messages_of(key: &Expr) -> usize {
         let mut errors = Errors::default();
         let sig: syn::Signature = syn::parse_str("async fn f(&self, id: u64, order: &Order)").unwrap();
-        refuse(&syn::parse_str(key).unwrap(), &Scope::new(&sig), &mut errors);
+        refuse(key, &Scope::new(&sig), &mut errors);
         errors
             .finish()
             .err()
@@ -258,6 +266,7 @@ mod tests {
             r#"unsafe { "a:{id}" }"#,
             r#"{ let k: &str = "a:{id}"; k.to_owned() }"#,
             r#"{ let k = String::from("a:{id}"); String::from(&*k) }"#,
+            r#"{ let k = "a:{id}"; (k) }"#,
             r#""a:{misspelt}".to_string()"#,
             r#"String::from("a:{id}") + &name"#,
             r#"["a:{misspelt}", "b"].concat()"#,
@@ -267,6 +276,13 @@ mod tests {
             assert_eq!(messages(key), 1, "{key}");
         }
         assert_eq!(messages(r#"if x { "a:{id}" } else { "b:{id}".into() }"#), 2);
+    }
+
+    #[test]
+    fn a_fragment_of_a_macro_is_looked_into() {
+        let text: Expr = syn::parse_str(r#""a:{id}".to_string()"#).unwrap();
+        let fragment = Group::new(Delimiter::None, text.to_token_stream());
+        assert_eq!(messages_of(&parse_quote!(#fragment)), 1);
     }
 
     #[test]
@@ -281,6 +297,8 @@ mod tests {
             r#"root / "{id}""#,
             r#""a:{{id}}".to_string()"#,
             r#"{ let k = "a:{id}"; k.replace("{id}", &id.to_string()) }"#,
+            r#"{ let k = "a:{id}"; Path::new(k, id) }"#,
+            r#"{ let k = "a:{id}"; render(k) }"#,
             r#"{ let mut k = String::from("a:{id}"); fill(&mut k); k }"#,
             r#"templates.get("a:{id}")"#,
             r#"table["a:{id}"]"#,

@@ -197,3 +197,55 @@ fn a_mistake_leaves_the_function_standing() {
     .expect("items");
     snapshot!(prettyplease::unparse(&file));
 }
+
+/// The first mistake of a function that is to run once.
+fn refused(item: TokenStream) -> String {
+    let args = quote!(key = "a", remember = "1h", on_crash = "stop");
+    let refused = expand::expand(Kind::Once, args, item);
+    refused.expect_err("a mistake").to_string()
+}
+
+#[test]
+fn a_block_on_of_a_person_has_its_text() {
+    let made = refused(quote!(
+        fn f() -> Result<(), E> {
+            { runtime.block_on(g()) }
+        }
+    ));
+    assert!(made.contains("made this function synchronous already"), "{made}");
+    let written = "fn f() -> Result<(), E> { { runtime.block_on(g()) } }";
+    let written = refused(written.parse().unwrap());
+    assert!(written.contains("that `block_on` runs"), "{written}");
+    let other = refused("fn f() -> Result<(), E> { block }".parse().unwrap());
+    assert!(other.contains("write `async fn f`"), "{other}");
+}
+
+#[test]
+fn an_await_inside_shows_that_async_was_forgotten() {
+    let item = quote!(
+        fn f() -> Result<(), E> {
+            { g().await }
+        }
+    );
+    let refused = expand::expand(Kind::Lock, quote!(key = "a"), item).expect_err("a mistake");
+    assert!(refused.to_string().contains("write `async fn f`"), "{refused}");
+}
+
+#[test]
+fn an_attribute_that_is_expanded_after_the_one_above_it_is_refused() {
+    let lock = |item| expand::expand(Kind::Lock, quote!(key = "a"), item);
+    let once = lock(quote!(
+        async fn f() -> Result<(), E> {
+            Ok(())
+        }
+    ))
+    .expect("no mistakes");
+    let refused = lock(once).expect_err("a mistake");
+    assert!(
+        refused.to_string().starts_with("this attribute stands below"),
+        "{refused}"
+    );
+    for body in [quote!(declared), quote!(x::declared()), quote!(__dblock::other())] {
+        lock(quote!(async fn f() -> Result<(), E> { #body })).expect("no mistakes");
+    }
+}
