@@ -109,6 +109,7 @@ fn the_compiler_points_at_a_brace_only_where_it_reads_the_same() {
         ("{order_id} }", true),
         ("{self.a} }", false),
         ("{self.a", false),
+        ("\0{order_id", false),
     ] {
         let refused = parse(&LitStr::new(text, Span::call_site()), &scope()).unwrap_err();
         assert_eq!(refused.compiler_points_inside, points, "{text}");

@@ -249,3 +249,21 @@ fn an_attribute_that_is_expanded_after_the_one_above_it_is_refused() {
         lock(quote!(async fn f() -> Result<(), E> { #body })).expect("no mistakes");
     }
 }
+
+#[test]
+fn a_brace_is_left_to_the_compiler_where_nothing_else_is_wrong() {
+    let lock = |args| {
+        expand::expand(
+            Kind::Lock,
+            args,
+            quote!(
+                async fn f(id: u64) -> Result<(), E> {
+                    Ok(())
+                }
+            ),
+        )
+    };
+    lock(quote!(key = "{id")).expect("no mistakes");
+    let refused = lock(quote!(key = "{id", ttl = "5")).expect_err("two mistakes");
+    assert_eq!(refused.into_iter().count(), 2);
+}
