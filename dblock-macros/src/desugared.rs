@@ -238,6 +238,13 @@ mod tests {
     }
 
     #[test]
+    fn an_argument_that_is_taken_apart_gives_its_names() {
+        let body = "Box::pin(async move { let Path(a): Path<u8> = { let __arg1 = __arg1; __arg1 }; a })";
+        let parts = read("Pin<Box<dyn Future<Output = u8>>>", body).unwrap();
+        assert_eq!(parts.unpacked_names, ["a"]);
+    }
+
+    #[test]
     fn what_async_trait_has_written_stays_in_front() {
         for (statements, unpacked) in [
             ("let Path(id) = { let __arg1 = __arg1; __arg1 };", 1),

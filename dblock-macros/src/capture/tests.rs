@@ -121,6 +121,7 @@ fn the_arguments_of_a_macro_are_read_too() {
         ),
         ("m! { a => { a } b => c }", "c"),
         ("m! { x => { a } }", "a"),
+        ("builtin # of_a_newer_compiler(a)", "a"),
         ("macro_rules! m { ($b:expr) => { $b + a } } m!(1)", "a"),
     ] {
         assert_eq!(names(body), used, "{body}");

@@ -267,3 +267,23 @@ fn a_brace_is_left_to_the_compiler_where_nothing_else_is_wrong() {
     let refused = lock(quote!(key = "{id", ttl = "5")).expect_err("two mistakes");
     assert_eq!(refused.into_iter().count(), 2);
 }
+
+#[test]
+fn behind_a_mistake_the_function_is_the_same() {
+    for item in [
+        quote!(
+            async fn f() {
+                g()
+            }
+        ),
+        quote!(
+            async fn f() {
+                #![allow(x)]
+                g()
+            }
+        ),
+    ] {
+        let output = expand::attribute(Kind::Lock, quote!(), item.clone()).to_string();
+        assert!(output.ends_with(&item.to_string()), "{output}");
+    }
+}
