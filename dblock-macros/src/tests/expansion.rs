@@ -182,6 +182,46 @@ fn retry_above_a_lock() {
 }
 
 #[test]
+fn once() {
+    snapshot!(expanded_by(
+        Kind::Once,
+        quote! {
+            key = "pay:{req.id}", remember = "24h", on_crash = "complete_in", fingerprint = req, tick = tick,
+            max_attempts = 5, backoff = "10s", wait = "5s"
+        },
+        quote! {
+            async fn pay(req: &Request, tick: Timestamp) -> Result<Receipt, PayError> {
+                send(req).await
+            }
+        },
+    ));
+}
+
+#[test]
+fn blocking() {
+    snapshot!(expanded(
+        quote!(key = "report"),
+        quote! {
+            fn report(day: u8) -> Result<u64, LockError> {
+                Ok(write(day))
+            }
+        },
+    ));
+}
+
+#[test]
+fn transaction() {
+    snapshot!(expanded(
+        quote!(key = "stock:{id}", tx = tx),
+        quote! {
+            async fn sell(id: u64, mut tx: &mut Transaction<'_, Postgres>) -> Result<(), StockError> {
+                take(&mut tx, id).await
+            }
+        },
+    ));
+}
+
+#[test]
 fn a_mistake_leaves_the_function_standing() {
     let item = quote! {
         #[distributed_lock(kye = "b")]
