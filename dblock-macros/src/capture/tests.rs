@@ -105,6 +105,12 @@ fn the_arguments_of_a_macro_are_read_too() {
         ("info!(a.id = %a.id, b.id, \"text\")", "b a"),
         ("info!(b.id = a.id)", "a"),
         ("m!({ a.id = 1; })", "a"),
+        ("m!(=> { a.id = 1 })", "a"),
+        ("m!(=> (a.id = 1))", ""),
+        ("m!(*a = b)", "b a"),
+        ("m!(=> x, a.0 = b)", "b a"),
+        ("m!(=> \"{a}\")", "a"),
+        ("m!(=> b\"{a}\")", ""),
         ("m!(a == b, c % 1 => 2)", "c b a"),
         ("select! { m = c.recv() => { if let Some(a) = m { g(a) } } }", "c"),
         (

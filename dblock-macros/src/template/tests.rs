@@ -97,6 +97,11 @@ fn mistakes_come_with_their_fix() {
 }
 
 #[test]
+fn the_longest_key_is_accepted() {
+    assert!(read(&"k".repeat(255)).is_ok());
+}
+
+#[test]
 fn all_mistakes_of_a_template_are_reported() {
     let message = read("{} {nobody} {order_id").unwrap_err();
     assert_eq!(message.lines().count(), 3, "{message}");

@@ -60,20 +60,23 @@ async fn a_busy_poll_only_reads() {
 
 /// The change to WAL does not wait by itself.
 #[tokio::test]
-async fn a_reader_delays_the_first_use_of_a_file() {
-    let file = File::migrated().await;
+async fn a_writer_delays_the_first_use_of_a_file() {
+    let file = File::new();
+    let store = file.store();
+    store.migrate().await.unwrap();
+    store.close().await;
     let mut user = file
         .options()
         .journal_mode(SqliteJournalMode::Delete)
         .connect()
         .await
         .unwrap();
-    execute(&mut user, "BEGIN; SELECT * FROM distributed_lock").await;
+    execute(&mut user, "BEGIN IMMEDIATE").await;
     let (store, request) = (file.store(), acquire("k", TTL));
-    let reader = async {
+    let writer = async {
         sleep(Duration::from_millis(200)).await;
         execute(&mut user, "COMMIT").await;
     };
-    let (answer, ()) = tokio::join!(one(&*store, &request), reader);
+    let (answer, ()) = tokio::join!(one(&*store, &request), writer);
     assert!(matches!(answer, Ok(Outcome::Granted { .. })), "{answer:?}");
 }
