@@ -327,3 +327,16 @@ fn behind_a_mistake_the_function_is_the_same() {
         assert!(output.ends_with(&item.to_string()), "{output}");
     }
 }
+
+#[test]
+fn a_retry_leaves_its_arguments_as_they_were() {
+    for argument in [
+        quote!(&mut self),
+        quote!(self: &mut Self),
+        quote!(x: (&mut X)),
+        quote!(x: PgTransaction<'_>),
+    ] {
+        let item = quote!(async fn f(#argument) -> Result<(), E> { Ok(()) });
+        expand::expand(Kind::Retry, quote!(), item).expect_err("a mistake");
+    }
+}
