@@ -1,6 +1,6 @@
 //! The generated code, as snapshots.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Delimiter, Group, TokenStream};
 use quote::quote;
 
 use crate::expand;
@@ -330,11 +330,16 @@ fn behind_a_mistake_the_function_is_the_same() {
 
 #[test]
 fn a_retry_leaves_its_arguments_as_they_were() {
+    let fragment = |ty| Group::new(Delimiter::None, ty);
+    let (exclusive, transaction) = (fragment(quote!(&mut X)), fragment(quote!(PgTransaction<'_>)));
     for argument in [
         quote!(&mut self),
         quote!(self: &mut Self),
         quote!(x: (&mut X)),
+        quote!(x: #exclusive),
         quote!(x: PgTransaction<'_>),
+        quote!(x: (PgTransaction<'_>)),
+        quote!(x: #transaction),
     ] {
         let item = quote!(async fn f(#argument) -> Result<(), E> { Ok(()) });
         expand::expand(Kind::Retry, quote!(), item).expect_err("a mistake");
