@@ -190,6 +190,10 @@ fn takes_argument_apart(statement: &Stmt) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use proc_macro2::{Delimiter, Group};
+    use quote::quote;
+    use syn::parse_quote;
+
     use super::*;
     use crate::kind::Kind;
 
@@ -216,6 +220,8 @@ mod tests {
             let output = read(output, body).map(|parts| parts.output.to_token_stream().to_string());
             assert_eq!(output.as_deref(), Some("u8"), "{body}");
         }
+        let fragment = Group::new(Delimiter::None, quote!(impl Future<Output = u8>));
+        assert!(future_output(&parse_quote!(-> #fragment)).is_some());
         let future = "impl Future<Output = u8>";
         for (body, inside) in [("1", "1"), ("g (1) ; 1", "{ g (1) ; 1 }")] {
             let parts = read(future, &format!("async move {{ {body} }}")).unwrap();
