@@ -260,7 +260,8 @@ fn is_key(name: &Ident) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use quote::quote;
+    use proc_macro2::{Delimiter, Group};
+    use quote::{ToTokens, quote};
 
     use super::*;
     use crate::values::Key;
@@ -325,6 +326,45 @@ mod tests {
     }
 
     #[test]
+    fn a_value_may_be_in_parentheses() {
+        let parentheses = |value: TokenStream| quote!((#value));
+        let fragment = |value| parentheses(Group::new(Delimiter::None, value).to_token_stream());
+        for around in [&parentheses as &dyn Fn(_) -> _, &fragment] {
+            let (key, ttl, keys) = (around(quote!("a")), around(quote!("30s")), around(quote!(["a"])));
+            let (args, messages) = read(quote!(key = #key, ttl = #ttl, on_lost = "cancel"));
+            assert!(messages.is_empty(), "{messages:?}");
+            assert!(matches!(args.keys, Some(Keys::One(Key::Template(_)))));
+            assert!(matches!(args.ttl, Some(Length::Known(_))));
+            assert!(matches!(args.on_lost, Some(OnLost::Cancel)));
+            let (args, _) = read(quote!(keys = #keys));
+            assert!(matches!(args.keys, Some(Keys::All(keys)) if keys.len() == 1));
+        }
+    }
+
+    #[test]
+    fn a_name_is_one_word_and_a_path_has_no_type() {
+        for (written, words) in [
+            ("tx = \"a b\"", "expected the name"),
+            ("tx = \"a\"", "`tx = a`"),
+            ("crate = <T>::a", "is the path of dblock"),
+            ("crate = \"a b\"", "is the path of dblock"),
+            ("crate = \"a::b\"", "`crate = a::b`"),
+        ] {
+            let (_, messages) = read(format!("key = \"a\", {written}").parse().unwrap());
+            assert!(
+                matches!(&*messages, [message] if message.contains(words)),
+                "{messages:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_lock_may_end_when_it_may_be_free() {
+        let (_, messages) = read(quote!(key = "a", max_hold = "1s", hold_min = "1s"));
+        assert!(messages.is_empty(), "{messages:?}");
+    }
+
+    #[test]
     fn what_does_not_go_with_keys_is_refused() {
         let refused = |tokens| {
             let (_, messages) = read(tokens);
@@ -336,6 +376,9 @@ mod tests {
         assert!(refused(quote!(keys = [])).contains("is empty"));
         assert!(refused(quote!(keys = "a")).contains("is an array"));
         assert!(refused(quote!(key = ["a"])).contains("a single key"));
+        let most = ["\"a\""; 64].join(", ");
+        let (_, messages) = read(format!("keys = [{most}]").parse().unwrap());
+        assert!(messages.is_empty(), "{messages:?}");
         let many = ["\"a\""; 65].join(", ");
         let many: TokenStream = format!("keys = [{many}]").parse().unwrap();
         assert!(refused(many).contains("65 keys"));

@@ -220,12 +220,20 @@ fn variable(value: &Expr) -> Option<&Ident> {
 
 #[cfg(test)]
 mod tests {
+    use proc_macro2::{Delimiter, Group};
+    use quote::ToTokens;
+    use syn::parse_quote;
+
     use super::*;
 
     fn messages(key: &str) -> usize {
+        messages_of(&syn::parse_str(key).unwrap())
+    }
+
+    fn messages_of(key: &Expr) -> usize {
         let mut errors = Errors::default();
         let sig: syn::Signature = syn::parse_str("async fn f(&self, id: u64, order: &Order)").unwrap();
-        refuse(&syn::parse_str(key).unwrap(), &Scope::new(&sig), &mut errors);
+        refuse(key, &Scope::new(&sig), &mut errors);
         errors
             .finish()
             .err()
@@ -252,11 +260,13 @@ mod tests {
             r#"<str>::to_owned("a:{id}")"#,
             r#"std::concat!("a:", "{id}")"#,
             r#"str::from_utf8(b"a:{id}").unwrap()"#,
+            r#"str::from_utf8(b"a:{id}")?"#,
             r#"["a", "{id}"].join(":")"#,
             r#"const { "a:{id}" }"#,
             r#"unsafe { "a:{id}" }"#,
             r#"{ let k: &str = "a:{id}"; k.to_owned() }"#,
             r#"{ let k = String::from("a:{id}"); String::from(&*k) }"#,
+            r#"{ let k = "a:{id}"; (k) }"#,
             r#""a:{misspelt}".to_string()"#,
             r#"String::from("a:{id}") + &name"#,
             r#"["a:{misspelt}", "b"].concat()"#,
@@ -269,6 +279,13 @@ mod tests {
     }
 
     #[test]
+    fn a_fragment_of_a_macro_is_looked_into() {
+        let text: Expr = syn::parse_str(r#""a:{id}".to_string()"#).unwrap();
+        let fragment = Group::new(Delimiter::None, text.to_token_stream());
+        assert_eq!(messages_of(&parse_quote!(#fragment)), 1);
+    }
+
+    #[test]
     fn a_text_that_something_fills_is_accepted() {
         for key in [
             r#"format!("a:{id}")"#,
@@ -276,8 +293,12 @@ mod tests {
             r#"TEMPLATE.replace("{id}", &id.to_string())"#,
             r#""a:{id}".replace("{id}", &id.to_string())"#,
             r#"render("a:{id}")"#,
+            r#"Path::new("a:{id}", id)"#,
+            r#"root / "{id}""#,
             r#""a:{{id}}".to_string()"#,
             r#"{ let k = "a:{id}"; k.replace("{id}", &id.to_string()) }"#,
+            r#"{ let k = "a:{id}"; Path::new(k, id) }"#,
+            r#"{ let k = "a:{id}"; render(k) }"#,
             r#"{ let mut k = String::from("a:{id}"); fill(&mut k); k }"#,
             r#"templates.get("a:{id}")"#,
             r#"table["a:{id}"]"#,

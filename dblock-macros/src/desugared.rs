@@ -187,3 +187,91 @@ fn takes_argument_apart(statement: &Stmt) -> bool {
             .get_ident()
             .is_some_and(|name| name.to_string().starts_with("__arg"))
 }
+
+#[cfg(test)]
+mod tests {
+    use proc_macro2::{Delimiter, Group};
+    use quote::quote;
+    use syn::parse_quote;
+
+    use super::*;
+    use crate::kind::Kind;
+
+    fn read(output: &str, body: &str) -> Option<Desugared> {
+        let item = format!("fn f() -> {output} {{ {body} }}");
+        Desugared::of(&Function::read(item.parse().unwrap(), Kind::Lock).unwrap())
+    }
+
+    #[test]
+    fn a_future_is_understood_where_an_async_block_makes_it() {
+        for (output, body) in [
+            ("impl Send + Future<Output = u8>", "async move { 1 }"),
+            (
+                "Pin<Box<dyn Future<Output = u8> + Send>>",
+                "Box::pin(async move { 1 })",
+            ),
+            (
+                "(Pin<Box<(dyn Future<Output = u8>)>>)",
+                "g(); pin(async move { 1 })",
+            ),
+            ("BoxFuture<'_, u8>", "async move { 1 }.boxed()"),
+            ("LocalBoxFuture<'_, u8>", "async move { 1 }.boxed_local()"),
+        ] {
+            let output = read(output, body).map(|parts| parts.output.to_token_stream().to_string());
+            assert_eq!(output.as_deref(), Some("u8"), "{body}");
+        }
+        let fragment = Group::new(Delimiter::None, quote!(impl Future<Output = u8>));
+        assert!(future_output(&parse_quote!(-> #fragment)).is_some());
+        let future = "impl Future<Output = u8>";
+        for (body, inside) in [("1", "1"), ("g (1) ; 1", "{ g (1) ; 1 }")] {
+            let parts = read(future, &format!("async move {{ {body} }}")).unwrap();
+            assert_eq!(parts.body.to_string(), inside);
+        }
+        for (output, body) in [
+            ("impl Iterator<Item = u8>", "async move { 1 }"),
+            ("impl Add<Output = u8>", "async move { 1 }"),
+            ("impl Future<Item = u8>", "async move { 1 }"),
+            ("Option<u8>", "async move { 1 }"),
+            (future, "spawn(async move { 1 })"),
+            (future, "Box::pin(async move { 1 }, 2)"),
+            (future, "Box::pin(g())"),
+            (future, "async move { 1 }.shared()"),
+            (future, "g().boxed()"),
+            (future, "async move { 1 };"),
+        ] {
+            assert!(read(output, body).is_none(), "{output} {body}");
+        }
+    }
+
+    #[test]
+    fn an_argument_that_is_taken_apart_gives_its_names() {
+        let body = "Box::pin(async move { let Path(a): Path<u8> = { let __arg1 = __arg1; __arg1 }; a })";
+        let parts = read("Pin<Box<dyn Future<Output = u8>>>", body).unwrap();
+        assert_eq!(parts.unpacked_names, ["a"]);
+    }
+
+    #[test]
+    fn what_async_trait_has_written_stays_in_front() {
+        for (statements, unpacked) in [
+            ("let Path(id) = { let __arg1 = __arg1; __arg1 };", 1),
+            ("g(); let Path(id) = { let __arg1 = __arg1; __arg1 };", 1),
+            ("let __self = self; let id = id; let n = n;", 2),
+            ("if let Some(__ret) = None { return __ret; } let id = id;", 1),
+            ("let Path(a) = { let __arg1 = __arg1; __arg1 }; let id = id;", 2),
+            ("g(); let id = id;", 0),
+            ("let n = g(); let id = id;", 0),
+            ("let ref id = id;", 0),
+            ("let id @ 1 = id;", 0),
+            ("let id = n;", 0),
+            ("let id;", 0),
+            ("let id = { let __arg1 = __arg1; __arg1 };", 0),
+            ("let Path(id) = { let __arg1 = __arg1; };", 0),
+            ("let Path(id) = { n };", 0),
+            ("let Path(id) = n;", 0),
+        ] {
+            let body = format!("Box::pin(async move {{ {statements} 1 }})");
+            let parts = read("Pin<Box<dyn Future<Output = u8>>>", &body).unwrap();
+            assert_eq!(parts.unpacked.len(), unpacked, "{statements}");
+        }
+    }
+}

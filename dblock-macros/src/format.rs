@@ -39,13 +39,25 @@ mod tests {
 
     #[test]
     fn formats_are_told_from_nonsense() {
-        for good in ["", "?", "08", ">5", "*^+#08.3x?", "é>5", "<", "x", ".2", "#?"] {
+        for good in [
+            "",
+            "?",
+            "08",
+            ">5",
+            "*^+#08.3x?",
+            "é>5",
+            "<",
+            "*<",
+            "x",
+            ".2",
+            "#?",
+        ] {
             assert!(is_format(good) && !counts_arguments(good), "{good}");
         }
-        for bad in ["zz", "08n", "5.x.", "??", "d"] {
+        for bad in ["zz", "zz?", "08n", "5.x.", "??", "d"] {
             assert!(!is_format(bad), "{bad}");
         }
-        assert!(counts_arguments(".*") && counts_arguments("width$") && counts_arguments("1$"));
-        assert!(!counts_arguments("$>5"));
+        assert!(counts_arguments(".*") && counts_arguments("width_$") && counts_arguments("1$"));
+        assert!(!counts_arguments("$>5") && !counts_arguments("x>$"));
     }
 }

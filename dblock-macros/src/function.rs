@@ -323,3 +323,6 @@ pub(crate) fn bindings(pat: &Pat, names: &mut Vec<Ident>) {
         _ => {}
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -55,3 +55,27 @@ impl Kind {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use syn::parse_quote;
+
+    use super::*;
+
+    #[test]
+    fn an_attribute_of_another_crate_is_not_ours() {
+        let krate = parse_quote!(my::lock);
+        let of = |path: Path| Kind::of(&parse_quote!(#[#path(key = "a")]), &krate);
+        assert_eq!(of(parse_quote!(distributed_lock)), Some(Kind::Lock));
+        assert_eq!(of(parse_quote!(::dblock::run_once)), Some(Kind::Once));
+        assert_eq!(of(parse_quote!(my::lock::optimistic_retry)), Some(Kind::Retry));
+        for other in [
+            parse_quote!(other),
+            parse_quote!(dblock::other),
+            parse_quote!(other::run_once),
+            parse_quote!(lock::run_once),
+        ] {
+            assert_eq!(of(other), None);
+        }
+    }
+}

@@ -116,3 +116,17 @@ pub(crate) fn ends(tokens: &TokenStream) -> Option<(Span, Span)> {
     let start = spans.next()?;
     Some((start, spans.last().unwrap_or(start)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ends_are_the_first_and_the_last_token() {
+        for (code, columns) in [("Result<u8, E>", (0, 12)), ("u8", (0, 0))] {
+            let (start, end) = ends(&code.parse().unwrap()).unwrap();
+            assert_eq!((start.start().column, end.start().column), columns, "{code}");
+        }
+        assert!(ends(&TokenStream::new()).is_none());
+    }
+}

@@ -64,7 +64,7 @@ enum Task {
     Simulate(simulate::Args),
     /// Take one rule after the other out of the engine: a simulation or a test must find it.
     Flaws(flaws::Args),
-    /// Change one place of the core after the other, and list the changes that no test finds.
+    /// Change one place of the core, the macros or a store after the other, and list the changes that no test finds.
     Mutants(mutants::Args),
     /// Measure dblock beside other locks, on throw-away servers.
     Bench(bench::Args),

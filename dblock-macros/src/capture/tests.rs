@@ -46,6 +46,8 @@ fn a_name_is_read_with_its_scope() {
         ("fn a() {} a()", ""),
         ("fn inner(x: u8) { a }", ""),
         ("const b: u8 = 1; b", ""),
+        ("static b: u8 = 1; b", ""),
+        ("#[allow(x)] let x = a;", "a"),
         ("use x::a; a()", ""),
         ("use x::{c as b, y::{a, Z}}; a(b).await; c", "c"),
     ] {
@@ -103,6 +105,23 @@ fn the_arguments_of_a_macro_are_read_too() {
         ("info!(a.id = %a.id, b.id, \"text\")", "b a"),
         ("info!(b.id = a.id)", "a"),
         ("m!({ a.id = 1; })", "a"),
+        ("m!(=> { a.id = 1 })", "a"),
+        ("m!(=> (a.id = 1))", ""),
+        ("m!(*a = b)", "b a"),
+        ("m!(=> x, a.0 = b)", "b a"),
+        ("m!(#, a.b => c)", "c a"),
+        ("m!(# b => x, b)", ""),
+        ("m!(# (x) b => y, b)", ""),
+        ("m! { x => {} b => y, b }", "b"),
+        ("m!(# a + (x))", "a"),
+        ("m!(# a = %x; a)", "a"),
+        ("m!(|a| # a)", ""),
+        ("m!(# let a; a)", ""),
+        ("m!(# &mut a)", "a"),
+        ("m!(#, a.id = 1; b)", "b a"),
+        ("select! { a = c => (g)(a), }", "c"),
+        ("m!(=> \"{a}\")", "a"),
+        ("m!(=> b\"{a}\")", ""),
         ("m!(a == b, c % 1 => 2)", "c b a"),
         ("select! { m = c.recv() => { if let Some(a) = m { g(a) } } }", "c"),
         (
@@ -119,6 +138,7 @@ fn the_arguments_of_a_macro_are_read_too() {
         ),
         ("m! { a => { a } b => c }", "c"),
         ("m! { x => { a } }", "a"),
+        ("builtin # of_a_newer_compiler(a)", "a"),
         ("macro_rules! m { ($b:expr) => { $b + a } } m!(1)", "a"),
     ] {
         assert_eq!(names(body), used, "{body}");
@@ -131,6 +151,7 @@ fn an_argument_that_is_overwritten_first_is_left_alone() {
     assert_eq!(names("a = A; b += 1; a"), "");
     assert_eq!(names("a += 1; if x { b = B; } a + b"), "b a");
     assert_eq!(names("a = a + 1"), "a");
+    assert_eq!(names("if x { y } a = A; a"), "");
 }
 
 #[test]

@@ -97,6 +97,11 @@ fn mistakes_come_with_their_fix() {
 }
 
 #[test]
+fn the_longest_key_is_accepted() {
+    assert!(read(&"k".repeat(255)).is_ok());
+}
+
+#[test]
 fn all_mistakes_of_a_template_are_reported() {
     let message = read("{} {nobody} {order_id").unwrap_err();
     assert_eq!(message.lines().count(), 3, "{message}");
@@ -109,6 +114,7 @@ fn the_compiler_points_at_a_brace_only_where_it_reads_the_same() {
         ("{order_id} }", true),
         ("{self.a} }", false),
         ("{self.a", false),
+        ("\0{order_id", false),
     ] {
         let refused = parse(&LitStr::new(text, Span::call_site()), &scope()).unwrap_err();
         assert_eq!(refused.compiler_points_inside, points, "{text}");

@@ -1,6 +1,6 @@
 //! The generated code, as snapshots.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Delimiter, Group, TokenStream};
 use quote::quote;
 
 use crate::expand;
@@ -182,6 +182,46 @@ fn retry_above_a_lock() {
 }
 
 #[test]
+fn once() {
+    snapshot!(expanded_by(
+        Kind::Once,
+        quote! {
+            key = "pay:{req.id}", remember = "24h", on_crash = "complete_in", fingerprint = req, tick = tick,
+            max_attempts = 5, backoff = "10s", wait = "5s"
+        },
+        quote! {
+            async fn pay(req: &Request, tick: Timestamp) -> Result<Receipt, PayError> {
+                send(req).await
+            }
+        },
+    ));
+}
+
+#[test]
+fn blocking() {
+    snapshot!(expanded(
+        quote!(key = "report"),
+        quote! {
+            fn report(day: u8) -> Result<u64, LockError> {
+                Ok(write(day))
+            }
+        },
+    ));
+}
+
+#[test]
+fn transaction() {
+    snapshot!(expanded(
+        quote!(key = "stock:{id}", tx = tx),
+        quote! {
+            async fn sell(id: u64, mut tx: &mut Transaction<'_, Postgres>) -> Result<(), StockError> {
+                take(&mut tx, id).await
+            }
+        },
+    ));
+}
+
+#[test]
 fn a_mistake_leaves_the_function_standing() {
     let item = quote! {
         #[distributed_lock(kye = "b")]
@@ -196,4 +236,112 @@ fn a_mistake_leaves_the_function_standing() {
     ))
     .expect("items");
     snapshot!(prettyplease::unparse(&file));
+}
+
+/// The first mistake of a function that is to run once.
+fn refused(item: TokenStream) -> String {
+    let args = quote!(key = "a", remember = "1h", on_crash = "stop");
+    let refused = expand::expand(Kind::Once, args, item);
+    refused.expect_err("a mistake").to_string()
+}
+
+#[test]
+fn a_block_on_of_a_person_has_its_text() {
+    let made = refused(quote!(
+        fn f() -> Result<(), E> {
+            { runtime.block_on(g()) }
+        }
+    ));
+    assert!(made.contains("made this function synchronous already"), "{made}");
+    let written = "fn f() -> Result<(), E> { { runtime.block_on(g()) } }";
+    let written = refused(written.parse().unwrap());
+    assert!(written.contains("that `block_on` runs"), "{written}");
+    let other = refused("fn f() -> Result<(), E> { block }".parse().unwrap());
+    assert!(other.contains("write `async fn f`"), "{other}");
+}
+
+#[test]
+fn an_await_inside_shows_that_async_was_forgotten() {
+    let item = quote!(
+        fn f() -> Result<(), E> {
+            { g().await }
+        }
+    );
+    let refused = expand::expand(Kind::Lock, quote!(key = "a"), item).expect_err("a mistake");
+    assert!(refused.to_string().contains("write `async fn f`"), "{refused}");
+}
+
+#[test]
+fn an_attribute_that_is_expanded_after_the_one_above_it_is_refused() {
+    let lock = |item| expand::expand(Kind::Lock, quote!(key = "a"), item);
+    let once = lock(quote!(
+        async fn f() -> Result<(), E> {
+            Ok(())
+        }
+    ))
+    .expect("no mistakes");
+    let refused = lock(once).expect_err("a mistake");
+    assert!(
+        refused.to_string().starts_with("this attribute stands below"),
+        "{refused}"
+    );
+    for body in [quote!(declared), quote!(x::declared()), quote!(__dblock::other())] {
+        lock(quote!(async fn f() -> Result<(), E> { #body })).expect("no mistakes");
+    }
+}
+
+#[test]
+fn a_brace_is_left_to_the_compiler_where_nothing_else_is_wrong() {
+    let lock = |args| {
+        expand::expand(
+            Kind::Lock,
+            args,
+            quote!(
+                async fn f(id: u64) -> Result<(), E> {
+                    Ok(())
+                }
+            ),
+        )
+    };
+    lock(quote!(key = "{id")).expect("no mistakes");
+    let refused = lock(quote!(key = "{id", ttl = "5")).expect_err("two mistakes");
+    assert_eq!(refused.into_iter().count(), 2);
+}
+
+#[test]
+fn behind_a_mistake_the_function_is_the_same() {
+    for item in [
+        quote!(
+            async fn f() {
+                g()
+            }
+        ),
+        quote!(
+            async fn f() {
+                #![allow(x)]
+                g()
+            }
+        ),
+    ] {
+        let output = expand::attribute(Kind::Lock, quote!(), item.clone()).to_string();
+        assert!(output.ends_with(&item.to_string()), "{output}");
+    }
+}
+
+#[test]
+fn a_retry_leaves_its_arguments_as_they_were() {
+    let fragment = |ty| Group::new(Delimiter::None, ty);
+    let (exclusive, transaction) = (fragment(quote!(&mut X)), fragment(quote!(PgTransaction<'_>)));
+    for argument in [
+        quote!(&mut self),
+        quote!(self: &mut Self),
+        quote!(x: (&mut X)),
+        quote!(x: #exclusive),
+        quote!(x: PgTransaction<'_>),
+        quote!(x: (PgTransaction<'_>)),
+        quote!(x: #transaction),
+    ] {
+        let item = quote!(async fn f(#argument) -> Result<(), E> { Ok(()) });
+        expand::expand(Kind::Retry, quote!(), item).expect_err("a mistake");
+    }
 }

@@ -15,7 +15,7 @@ use crate::{RedisStore, error};
 
 /// How many keys the server looks at in a step of a scan, and how many rows a script reads. It serves nobody
 /// else meanwhile.
-const STEP: usize = 500;
+pub(crate) const STEP: usize = 500;
 
 /// [`Store::inspect`](dblock_core::store::Store::inspect). A scan walks over all keys of the server's database,
 /// whatever their prefix.

@@ -1,15 +1,17 @@
 //! The whole suite, on a real server.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use dblock_conformance::Fixture;
-use dblock_core::LockRow;
-use dblock_core::store::Store;
 use dblock_core::store::clock::micros;
+use dblock_core::store::{Acquire, Action, Request, Store};
+use dblock_core::{InspectFilter, Key, LockRow};
 use redis::Script;
 use uuid::Uuid;
 
 use super::RedisStore;
+use super::admin::STEP;
 use super::call::Call;
 use super::script::{ROW, token};
 
@@ -82,6 +84,28 @@ impl Fixture for Place {
         }
         true
     }
+}
+
+#[test]
+fn a_row_stays_for_a_week() {
+    let store = RedisStore::new("redis://127.0.0.1").unwrap();
+    assert_eq!(store.idle, Duration::from_hours(168));
+}
+
+#[tokio::test]
+async fn a_look_goes_on_behind_its_first_step() {
+    let Some(place) = Place::new(dblock_tests::redis_url()) else {
+        return;
+    };
+    let store = place.open();
+    let acquire = |n: usize| {
+        let ask = Acquire::new(Uuid::now_v7(), Duration::from_secs(30), "test");
+        let key = Key::new(None, &n.to_string()).unwrap();
+        Request::new(key, Uuid::now_v7(), Action::Acquire(ask))
+    };
+    store.apply(&(0..=STEP).map(acquire).collect::<Vec<_>>()).await;
+    let rows = store.inspect(&InspectFilter::new().limit(1_000)).await.unwrap();
+    assert_eq!(rows.len(), STEP + 1);
 }
 
 mod one_server {

@@ -3,6 +3,9 @@
 use std::time::Duration;
 
 use dblock::store::{Outcome, Request, StoreErrorKind};
+use sqlx::ConnectOptions;
+use sqlx::sqlite::SqliteJournalMode;
+use tokio::time::sleep;
 
 use crate::{File, TTL, acquire, ask, asking, assert_error, execute, granted, one, row};
 
@@ -53,4 +56,27 @@ async fn a_busy_poll_only_reads() {
         later.wanted_until,
         later.now
     );
+}
+
+/// The change to WAL does not wait by itself.
+#[tokio::test]
+async fn a_writer_delays_the_first_use_of_a_file() {
+    let file = File::new();
+    let store = file.store();
+    store.migrate().await.unwrap();
+    store.close().await;
+    let mut user = file
+        .options()
+        .journal_mode(SqliteJournalMode::Delete)
+        .connect()
+        .await
+        .unwrap();
+    execute(&mut user, "BEGIN IMMEDIATE").await;
+    let (store, request) = (file.store(), acquire("k", TTL));
+    let writer = async {
+        sleep(Duration::from_millis(200)).await;
+        execute(&mut user, "COMMIT").await;
+    };
+    let (answer, ()) = tokio::join!(one(&*store, &request), writer);
+    assert!(matches!(answer, Ok(Outcome::Granted { .. })), "{answer:?}");
 }
