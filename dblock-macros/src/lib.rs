@@ -6,9 +6,9 @@
 //! `output`, `capture`). Mistakes are collected (`errors`) and reported all at once, and the
 //! function then stays as it was. The generated code calls `dblock::__private` and nothing else.
 
-#![cfg_attr(
-    test,
-    allow(clippy::large_enum_variant, reason = "the tests' tokens know where they are")
+#![allow(
+    clippy::large_enum_variant,
+    reason = "in the tests' builds tokens know where they are"
 )]
 
 mod args;
