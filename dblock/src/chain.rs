@@ -27,7 +27,6 @@ pub(crate) struct Link(Arc<Node>);
 struct Node {
     /// One, or those that were taken together, in the order of their keys: the last one is the innermost.
     leases: Vec<Lease>,
-    engine: EngineHandle,
     around: Option<Link>,
     body: Body,
 }
@@ -70,25 +69,17 @@ impl Link {
     }
 
     fn around_body(&self, body: Body) -> Self {
-        let Node {
-            leases,
-            engine,
-            around,
-            ..
-        } = &*self.0;
+        let Node { leases, around, .. } = &*self.0;
         Self(Arc::new(Node {
             leases: leases.clone(),
-            engine: engine.clone(),
             around: around.clone(),
             body,
         }))
     }
 
     fn of(holds: &[Hold], body: Body) -> Self {
-        let first = holds.first().expect("a call takes at least one lock");
         let node = Node {
             leases: holds.iter().map(|hold| hold.lease().clone()).collect(),
-            engine: first.engine().clone(),
             around: Self::current(),
             body,
         };
@@ -106,23 +97,18 @@ impl Link {
     }
 
     /// From the innermost lock outwards.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Lease, &EngineHandle)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Lease> {
         let links = std::iter::successors(Some(self), |link| link.0.around.as_ref());
-        links.flat_map(|link| link.0.leases.iter().rev().map(|lease| (lease, &link.0.engine)))
+        links.flat_map(|link| link.0.leases.iter().rev())
     }
 
     /// The lease on `key` that the chain holds from this engine.
     pub(crate) fn find(&self, engine: &EngineHandle, key: &Key) -> Option<&Lease> {
-        let same = |found: &(&Lease, &EngineHandle)| found.1.id() == engine.id() && found.0.key() == key;
-        self.iter().find(same).map(|(lease, _)| lease)
+        self.iter().find(|lease| lease.is_of(engine, key))
     }
 
     /// The innermost locks: one, or those that were taken together, in the order of their keys.
     pub(crate) fn leases(&self) -> &[Lease] {
         &self.0.leases
-    }
-
-    pub(crate) fn engine(&self) -> &EngineHandle {
-        &self.0.engine
     }
 }

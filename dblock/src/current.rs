@@ -150,7 +150,7 @@ impl CurrentLock {
     /// # Cancel safety
     /// Reads only.
     pub async fn inside(&self) -> Result<u32, LockError> {
-        crate::guard::inside(self.lease(), self.link.engine()).await
+        crate::guard::inside(self.lease()).await
     }
 
     /// Completes when the lease is lost, with the [`LockError::Lost`] that says why. With
@@ -223,7 +223,7 @@ impl CurrentLock {
         &self,
         transaction: &mut dyn crate::fence::FenceConnection,
     ) -> Result<(), LockError> {
-        crate::fence::verify(self.link.leases(), self.link.engine(), transaction)
+        crate::fence::verify(self.link.leases(), transaction)
             .await
             .map(drop)
     }
@@ -338,8 +338,8 @@ impl Inherited {
         let Some(link) = Link::current() else {
             return Ok(None);
         };
-        let enter = |(lease, engine)| {
-            let entered = Hold::enter_now(lease, engine);
+        let enter = |lease| {
+            let entered = Hold::enter_now(lease);
             // Asked after that: a lock with this hold is kept by no transaction any more.
             #[cfg(feature = "sql")]
             if lease.ends_with_transaction() {

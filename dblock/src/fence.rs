@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 
-pub(crate) use self::by_lease::{Mark, by_lease, commit_by_lease};
+pub(crate) use self::by_lease::{InTransaction, Mark, by_lease, commit_by_lease};
 #[cfg(feature = "run_once")]
 pub(crate) use self::keep::complete;
 pub(crate) use self::keep::{
@@ -42,27 +42,26 @@ use crate::{Key, LockError, LostReason};
 /// checked by its row.
 pub(crate) async fn verify<'l>(
     leases: impl IntoIterator<Item = &'l Lease>,
-    engine: &EngineHandle,
     transaction: &mut dyn FenceConnection,
 ) -> Result<TransactionId, LockError> {
     let (kept, leases): (Vec<_>, Vec<_>) = leases
         .into_iter()
         .partition(|lease| lease.is_kept_in_transaction());
     for lease in kept {
-        same_transaction(lease, engine, transaction).await?;
+        same_transaction(lease, transaction).await?;
     }
     let (checked_last, leases): (Vec<_>, Vec<_>) = leases
         .into_iter()
         .partition(|lease| lease.transaction_mark() != 0);
     for lease in checked_last {
-        marked_transaction(lease, engine, transaction).await?;
+        marked_transaction(lease, transaction).await?;
     }
     let mut id = TransactionId::new();
     let found = |lease: &Lease, (_, transaction)| {
         id = transaction;
         lease.check()
     };
-    ask(leases, engine, transaction, Dialect::verify, found).await?;
+    ask(leases, transaction, Dialect::verify, found).await?;
     Ok(id)
 }
 
@@ -77,16 +76,15 @@ type Asks<T> = for<'a> fn(
 /// database, and a lease that is over is told at once.
 async fn ask<T>(
     mut leases: Vec<&Lease>,
-    engine: &EngineHandle,
     transaction: &mut dyn FenceConnection,
     asks: Asks<T>,
     mut found: impl FnMut(&Lease, T) -> Result<(), LockError>,
 ) -> Result<(), LockError> {
-    let mut checks = prepare(&leases, engine).await?;
+    let mut checks = prepare(&leases).await?;
     let Some(dialect) = dialect_of(&checks, transaction)? else {
         return Ok(());
     };
-    let mut again = Again::new(engine);
+    let mut again = Again::new(leases[0].engine());
     let all = leases.clone();
     loop {
         let answers = asks(dialect, transaction, &checks).await;
@@ -95,7 +93,7 @@ async fn ask<T>(
         for (lease, answer) in leases.into_iter().zip(answers) {
             match answer {
                 Asked::Found(answer) => found(lease, answer)?,
-                Asked::Gone => return Err(refused(lease, engine).await),
+                Asked::Gone => return Err(refused(lease).await),
                 Asked::Skipped => skipped.push(lease),
             }
         }
@@ -106,8 +104,8 @@ async fn ask<T>(
         again.after_a_pause(first.key()).await?;
         for lease in &skipped {
             lease.check()?;
-            if is_held_elsewhere(lease, engine, again.left()).await == Some(false) {
-                return Err(refused(lease, engine).await);
+            if is_held_elsewhere(lease, again.left()).await == Some(false) {
+                return Err(refused(lease).await);
             }
         }
         checks.retain(|check| skipped.iter().any(|lease| lease.id() == check.lease_id));
@@ -147,13 +145,10 @@ impl<'e> Again<'e> {
 }
 
 /// From here on the locks leave this process through the store only, and the rows name the owners.
-async fn prepare<'a>(
-    leases: &[&'a Lease],
-    engine: &'a EngineHandle,
-) -> Result<Vec<FenceCheck<'a>>, LockError> {
+async fn prepare<'a>(leases: &[&'a Lease]) -> Result<Vec<FenceCheck<'a>>, LockError> {
     let prepare = async |lease: &'a Lease| {
         lease.check()?;
-        let check = check_of(lease, engine)?;
+        let check = check_of(lease)?;
         // Where a transaction keeps every other writer out, the statement itself writes the token.
         lease.pin(!check.source.dialect.has_one_writer()).await?;
         Ok::<_, LockError>(check)
@@ -186,8 +181,8 @@ fn dialect_of(
     checks.first().map(dialect).transpose()
 }
 
-fn check_of<'a>(lease: &'a Lease, engine: &'a EngineHandle) -> Result<FenceCheck<'a>, LockError> {
-    let source = engine.fence_source(lease.key()).ok_or_else(|| {
+fn check_of(lease: &Lease) -> Result<FenceCheck<'_>, LockError> {
+    let source = lease.fence_source().ok_or_else(|| {
         let error = StoreError::new(
             StoreErrorKind::Unsupported,
             "this store cannot check a fence token in a transaction, nor can a `ShardedStore` for a key that is moving; \
@@ -208,9 +203,9 @@ pub(crate) fn failed(lease: &Lease, error: StoreError) -> LockError {
 }
 
 /// The reason why the transaction does not see the lease.
-async fn refused(lease: &Lease, engine: &EngineHandle) -> LockError {
+async fn refused(lease: &Lease) -> LockError {
     // When the store cannot be asked, the transaction's answer stands.
-    if is_held_elsewhere(lease, engine, STORE_TIMEOUT).await == Some(true) {
+    if is_held_elsewhere(lease, STORE_TIMEOUT).await == Some(true) {
         let error = StoreError::new(
             StoreErrorKind::Unsupported,
             "the transaction does not see this lease, but the lock's own database does: the transaction is on \
@@ -225,7 +220,7 @@ async fn refused(lease: &Lease, engine: &EngineHandle) -> LockError {
 
 /// Whether the manager's own connections see the lease that the transaction did not see, if they can be asked. A plain
 /// read: the transaction may have locked the row.
-async fn is_held_elsewhere(lease: &Lease, engine: &EngineHandle, limit: Duration) -> Option<bool> {
-    let row = committed_row(engine, lease.key(), limit).await.ok()?;
+async fn is_held_elsewhere(lease: &Lease, limit: Duration) -> Option<bool> {
+    let row = committed_row(lease.engine(), lease.key(), limit).await.ok()?;
     Some(row.is_some_and(|row| row.lease_id == lease.id() && row.is_held()))
 }

@@ -11,7 +11,7 @@ use crate::LockError;
 use crate::LockOptions;
 use crate::body::{self, RELEASE_TIMEOUT};
 use crate::chain::Link;
-use crate::engine::{EngineHandle, Hold, Lease, Unconfirmed};
+use crate::engine::{Hold, Lease, Unconfirmed};
 use dblock_core::rounded;
 
 /// A held lock on one key or on several. Released by [`release`](Self::release), or when dropped.
@@ -179,7 +179,7 @@ impl LockGuard {
     /// ```
     pub async fn inside(&self) -> Result<u32, LockError> {
         let hold = &self.holds.as_slice()[self.first];
-        inside(hold.lease(), hold.engine()).await
+        inside(hold.lease()).await
     }
 
     /// Whether the lease, or one of them, has been lost.
@@ -332,10 +332,7 @@ impl LockGuard {
         &self,
         transaction: &mut dyn crate::fence::FenceConnection,
     ) -> Result<(), LockError> {
-        let engine = self.holds.as_slice()[0].engine();
-        crate::fence::verify(self.leases(), engine, transaction)
-            .await
-            .map(drop)
+        crate::fence::verify(self.leases(), transaction).await.map(drop)
     }
 
     /// Ends the lock with a transaction of yours. From here on the transaction keeps the key, without a ttl
@@ -445,8 +442,8 @@ pub(crate) fn remaining<'l>(leases: impl IntoIterator<Item = &'l Lease>) -> Dura
 }
 
 /// How many call chains are inside, as the store says.
-pub(crate) async fn inside(lease: &Lease, engine: &EngineHandle) -> Result<u32, LockError> {
-    let row = engine.look_at_row(lease.key()).await?;
+pub(crate) async fn inside(lease: &Lease) -> Result<u32, LockError> {
+    let row = lease.engine().look_at_row(lease.key()).await?;
     Ok(row.map_or(0, |row| row.inside()))
 }
 

@@ -43,8 +43,7 @@ impl EngineHandle {
         }
         let of_key = self.shared.cells.find(key)?;
         let ownership = self.shared.join_quietly(&of_key, key, call)?;
-        let lease = Lease::new(Arc::clone(&self.shared), of_key, ownership);
-        let hold = Hold::granted(lease, self.clone());
+        let hold = Hold::granted(Lease::new(self.clone(), of_key, ownership));
         // The engine may have ended just before.
         let stopped = self.shared.stopped.load(Ordering::Acquire);
         (!stopped).then_some(hold)
@@ -271,12 +270,8 @@ impl<'a> Asked<'a> {
     }
 
     pub(super) fn held(&self, ownership: Arc<Ownership>) -> Hold {
-        let lease = Lease::new(
-            Arc::clone(&self.engine.shared),
-            Arc::clone(&self.of_key),
-            ownership,
-        );
-        Hold::granted(lease, self.engine.clone())
+        let of_key = Arc::clone(&self.of_key);
+        Hold::granted(Lease::new(self.engine.clone(), of_key, ownership))
     }
 }
 

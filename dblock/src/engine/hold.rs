@@ -9,7 +9,6 @@ use dblock_core::machine::out::Unconfirmed;
 use uuid::Uuid;
 
 use super::cells::Confirm;
-use super::handle::EngineHandle;
 use super::lease::{Lease, confirm};
 use crate::store::{StoreError, StoreErrorKind};
 use crate::{LockError, LostReason};
@@ -18,7 +17,6 @@ use crate::{LockError, LostReason};
 #[derive(Debug)]
 pub(crate) struct Hold {
     lease: Lease,
-    engine: EngineHandle,
     has_left: bool,
     /// The grant of this hold has begun a run.
     #[cfg_attr(
@@ -30,24 +28,19 @@ pub(crate) struct Hold {
 
 impl Hold {
     /// The first hold of a granted lease.
-    pub(super) fn granted(lease: Lease, engine: EngineHandle) -> Self {
+    pub(super) fn granted(lease: Lease) -> Self {
         Self {
             begun: lease.ownership.begun,
             lease,
-            engine,
             has_left: false,
         }
     }
 
     /// Adds a hold to a lease. Waits until the store confirms it: the lease is still held, and the row counts
     /// the hold.
-    pub(crate) async fn enter(
-        lease: &Lease,
-        engine: &EngineHandle,
-        timeout: Duration,
-    ) -> Result<Self, LockError> {
+    pub(crate) async fn enter(lease: &Lease, timeout: Duration) -> Result<Self, LockError> {
         let (confirm, answer) = confirm(lease.now() + timeout);
-        let hold = Self::add(lease, engine, Some(confirm))?;
+        let hold = Self::add(lease, Some(confirm))?;
         lease
             .confirmed(answer)
             .await
@@ -57,11 +50,11 @@ impl Hold {
     }
 
     /// Adds a hold in memory only. The row is written later.
-    pub(crate) fn enter_now(lease: &Lease, engine: &EngineHandle) -> Result<Self, LockError> {
-        Self::add(lease, engine, None)
+    pub(crate) fn enter_now(lease: &Lease) -> Result<Self, LockError> {
+        Self::add(lease, None)
     }
 
-    fn add(lease: &Lease, engine: &EngineHandle, confirm: Option<Confirm>) -> Result<Self, LockError> {
+    fn add(lease: &Lease, confirm: Option<Confirm>) -> Result<Self, LockError> {
         let entered = lease.step(|machine, env| machine.enter(env, &lease.ownership, confirm));
         if !matches!(entered, Some(Ok(()))) {
             lease.check()?;
@@ -73,7 +66,6 @@ impl Hold {
         }
         Ok(Self {
             lease: lease.clone(),
-            engine: engine.clone(),
             has_left: false,
             begun: false,
         })
@@ -90,15 +82,11 @@ impl Hold {
         &self.lease
     }
 
-    pub(crate) fn engine(&self) -> &EngineHandle {
-        &self.engine
-    }
-
     /// Ends the hold, and puts the lease into a ticket with the lease `to`. Waits until the store confirms it.
     pub(crate) async fn transfer(mut self, to: Uuid, ttl: Duration) -> Result<(), LockError> {
         let lease = &self.lease;
         let (confirm, answer) = confirm(lease.now() + lease.remaining());
-        lease.shared.transfer(&lease.cell, &lease.ownership, |machine, env| {
+        lease.shared().transfer(&lease.cell, &lease.ownership, |machine, env| {
             machine.transfer(env, &lease.ownership, to, ttl, confirm)
         })
         .map_err(|refused| match refused {
@@ -131,7 +119,7 @@ impl Hold {
     pub(crate) fn transaction_over(mut self) {
         self.has_left = true;
         let lease = &self.lease;
-        lease.shared.transaction_over(&lease.cell, &lease.ownership);
+        lease.shared().transaction_over(&lease.cell, &lease.ownership);
     }
 
     /// Ends holds of one engine and waits, at most until `deadline`, until that is confirmed. Returns those that are
@@ -144,20 +132,20 @@ impl Hold {
             hold.has_left = true;
             let lease = &hold.lease;
             if lease.ownership.call.shares_with_all()
-                && lease.shared.leave_quietly(&lease.cell, &lease.ownership)
+                && lease.shared().leave_quietly(&lease.cell, &lease.ownership)
             {
                 continue;
             }
             let (confirm, answer) = confirm(deadline);
             unscheduled.extend(
                 lease
-                    .shared
+                    .shared()
                     .leave(&lease.cell, &lease.ownership, returned, Some(confirm)),
             );
             leaving.push((hold, answer));
         }
         if let Some((hold, _)) = leaving.first() {
-            hold.lease.shared.put(unscheduled);
+            hold.lease.shared().put(unscheduled);
         }
         let mut unconfirmed = Vec::new();
         for (hold, answer) in leaving {
@@ -186,7 +174,7 @@ struct UnheardTicket<'l> {
 impl Drop for UnheardTicket<'_> {
     fn drop(&mut self) {
         let lease = self.lease;
-        lease.shared.give_up_ticket(lease.key(), self.to, self.ttl);
+        lease.shared().give_up_ticket(lease.key(), self.to, self.ttl);
     }
 }
 
@@ -215,7 +203,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         if !self.has_left {
             let lease = &self.lease;
-            lease.shared.drop_hold(&lease.cell, &lease.ownership);
+            lease.shared().drop_hold(&lease.cell, &lease.ownership);
         }
     }
 }

@@ -14,33 +14,55 @@ use tokio::sync::oneshot;
 use uuid::Uuid;
 
 use super::cells::{Cell, Confirm, Confirmed, Machine};
+use super::handle::EngineHandle;
 use super::shared::Shared;
 use crate::Key;
 use crate::OnLost;
 #[cfg(feature = "run_once")]
 use crate::store::RecordChange;
+#[cfg(feature = "sql")]
+use crate::store::fence::FenceSource;
 use crate::store::{StoreError, StoreErrorKind};
 use crate::{LockError, LostReason};
 
 /// An ownership as its owner sees it. Cloning is cheap and does not keep the lock.
 #[derive(Clone)]
 pub(crate) struct Lease {
-    pub(super) shared: Arc<Shared>,
+    engine: EngineHandle,
     pub(super) cell: Arc<Cell>,
     pub(super) ownership: Arc<Ownership>,
 }
 
 impl Lease {
-    pub(super) fn new(shared: Arc<Shared>, cell: Arc<Cell>, ownership: Arc<Ownership>) -> Self {
+    pub(super) fn new(engine: EngineHandle, cell: Arc<Cell>, ownership: Arc<Ownership>) -> Self {
         Self {
-            shared,
+            engine,
             cell,
             ownership,
         }
     }
 
+    pub(crate) fn engine(&self) -> &EngineHandle {
+        &self.engine
+    }
+
+    pub(super) fn shared(&self) -> &Arc<Shared> {
+        &self.engine.shared
+    }
+
     pub(crate) fn key(&self) -> &Key {
         &self.ownership.key
+    }
+
+    /// As [`EngineHandle::fence_source`].
+    #[cfg(feature = "sql")]
+    pub(crate) fn fence_source(&self) -> Option<&FenceSource> {
+        self.engine.fence_source(self.key())
+    }
+
+    /// Whether it is one of this engine's on the key.
+    pub(crate) fn is_of(&self, engine: &EngineHandle, key: &Key) -> bool {
+        self.engine.id() == engine.id() && self.key() == key
     }
 
     pub(crate) fn owner(&self) -> Uuid {
@@ -78,7 +100,7 @@ impl Lease {
     }
 
     pub(crate) fn now(&self) -> Time {
-        self.shared.clock.now()
+        self.engine.now()
     }
 
     /// Ends the lease for this owner if its deadline has passed, and wakes the body. Returns the reason why it has
@@ -91,7 +113,7 @@ impl Lease {
         let (reason, first) = self.ownership.end_if_over(now);
         if first && let Some(reason) = reason {
             // The first to see that the deadline has passed tells the others.
-            self.shared.report(now).lost(&self.ownership, reason);
+            self.shared().report(now).lost(&self.ownership, reason);
             self.cell.tell();
         }
         reason
@@ -228,7 +250,7 @@ impl Lease {
 
     /// Calls the machine of the key. `None`: the key has been forgotten.
     pub(super) fn step<R>(&self, does: impl FnOnce(&mut Machine, &mut Env<'_>) -> R) -> Option<R> {
-        self.shared.step(&self.cell, does)
+        self.shared().step(&self.cell, does)
     }
 
     /// Does what is refused once the lease has ended.
@@ -375,11 +397,11 @@ mod tests {
             .hold(&"key".parse().unwrap(), &LockOptions::new())
             .await
             .unwrap();
-        let (lease, engine) = (hold.lease(), hold.engine());
+        let lease = hold.lease();
         assert!(lease.close());
         let entered = [
-            Hold::enter_now(lease, engine),
-            Hold::enter(lease, engine, lease.remaining()).await,
+            Hold::enter_now(lease),
+            Hold::enter(lease, lease.remaining()).await,
         ];
         for refused in entered.map(Result::unwrap_err) {
             assert!(refused.is_retryable() && !refused.is_lost(), "{refused:?}");

@@ -118,8 +118,8 @@ impl TurnToTake {
         shared
             .report(ownership.since)
             .granted(self.call.since, &ownership);
-        let lease = Lease::new(Arc::clone(&self.engine.shared), Arc::clone(&self.cell), ownership);
-        Ok(Hold::granted(lease, self.engine.clone()))
+        let lease = Lease::new(self.engine.clone(), Arc::clone(&self.cell), ownership);
+        Ok(Hold::granted(lease))
     }
 }
 

@@ -127,7 +127,7 @@ fn named(answer: Result<Acquired, RecvError>, deadlock: Option<(Uuid, Key)>) -> 
 
 /// A key that the chain still holds, and that this owner waits for.
 async fn wanted_by(owner: Uuid, chain: &Link) -> Option<Key> {
-    for (lease, engine) in chain.iter() {
+    for lease in chain.iter() {
         if lease.lost_reason().is_some() {
             continue;
         }
@@ -135,7 +135,7 @@ async fn wanted_by(owner: Uuid, chain: &Link) -> Option<Key> {
         if lease.is_waited_for_by(owner) {
             return Some(key.to_typed());
         }
-        let row = match engine.look_at_row(key).await {
+        let row = match lease.engine().look_at_row(key).await {
             Ok(row) => row,
             Err(error) => {
                 tracing::debug!(key = %key.typed(), %error, "could not look for a deadlock");

@@ -10,7 +10,7 @@ use super::keep::{COMMIT_TIMEOUT, STATEMENT_TIMEOUT, commit_unanswered, other_ho
 use super::{check_of, failed, refused};
 use crate::LockError;
 use crate::LockOptions;
-use crate::engine::{EngineHandle, Hold, Lease};
+use crate::engine::{Hold, Lease};
 use crate::store::fence::{self, FenceConnection, FenceSource, PoolId};
 use crate::store::{StoreError, StoreErrorKind};
 
@@ -34,8 +34,8 @@ impl InTransaction {
     }
 
     /// The statement that begins the transaction.
-    pub(crate) fn begins(&self, engine: &EngineHandle) -> Option<String> {
-        let source = engine.fence_source(self.lease.key())?;
+    pub(crate) fn begins(&self) -> Option<String> {
+        let source = self.lease.fence_source()?;
         Some(source.dialect.by_lease(source)?.begins(self.mark.0))
     }
 }
@@ -79,7 +79,7 @@ impl Drop for Mark {
 /// be of the lock's database, and a statement of its transactions sees what others wrote since they began.
 pub(crate) fn by_lease(hold: &Hold, options: &LockOptions, pool: PoolId) -> Option<InTransaction> {
     let lease = hold.lease();
-    let source = hold.engine().fence_source(lease.key())?;
+    let source = lease.fence_source()?;
     let may = source.pools.may_check_last(pool)
         && source.dialect.by_lease(source).is_some()
         && options.renew
@@ -106,10 +106,10 @@ where
         lease.check()?;
         return Err(other_hold(lease));
     }
-    let check = check_of(lease, hold.engine())?;
+    let check = check_of(lease)?;
     let (source, dialect) = (check.source, check.source.dialect);
     let Some(by_lease) = dialect.by_lease(source) else {
-        return Err(refused(lease, hold.engine()).await);
+        return Err(refused(lease).await);
     };
     if !transaction.is_in_transaction() {
         return Err(failed(lease, over()));
@@ -127,7 +127,7 @@ where
                 return committed.map_err(|error| failed(lease, error));
             }
             Some(_) => return Err(failed(lease, over())),
-            None => match refused(lease, hold.engine()).await {
+            None => match refused(lease).await {
                 LockError::Store { source: error, .. } => failed(lease, must_lock_first(error, source, pool)),
                 lost => lost,
             },

@@ -13,7 +13,7 @@ use super::by_lease::{InTransaction, Mark};
 use super::{ask, check_of, failed, verify};
 use crate::Key;
 use crate::LockOptions;
-use crate::engine::{EngineHandle, Hold, Lease};
+use crate::engine::{Hold, Lease};
 use crate::store::fence::{self, Dialect, FenceConnection, PoolId, TransactionId};
 #[cfg(feature = "run_once")]
 use crate::store::fence::{Asked, Completion};
@@ -50,7 +50,7 @@ fn no_hold_min() -> LockError {
 /// Whether the release is written into the transaction before the body runs. Where that would keep every other
 /// writer out, it is written last.
 pub(crate) fn is_kept_at_once(hold: &Hold) -> bool {
-    let source = hold.engine().fence_source(hold.lease().key());
+    let source = hold.lease().fence_source();
     source.is_none_or(|source| !source.dialect.has_one_writer())
 }
 
@@ -84,12 +84,9 @@ pub(crate) async fn keep(
     holds: &[Hold],
     transaction: &mut dyn FenceConnection,
 ) -> Result<TransactionId, LockError> {
-    let Some(engine) = holds.first().map(Hold::engine) else {
-        return Ok(TransactionId::new());
-    };
     // Calls inside of the transaction may enter again when it keeps the keys.
     Ending::of(holds.iter().map(Hold::lease))?
-        .write(engine, transaction)
+        .write(transaction)
         .await
 }
 
@@ -104,7 +101,7 @@ pub(crate) async fn keep_at_once(
     let keeps = keep(std::slice::from_ref(hold), transaction);
     // A row that others keep locked is told first.
     let limit = STATEMENT_TIMEOUT * 6 / 5;
-    let kept = hold.engine().within(Some(limit), keeps).await;
+    let kept = hold.lease().engine().within(Some(limit), keeps).await;
     let kept = kept.unwrap_or_else(|| Err(not_answered(hold.lease().key())));
     kept.map_err(|error| match error.before_the_work() {
         LockError::Lost {
@@ -170,18 +167,14 @@ impl<'l> Ending<'l> {
 
     /// Writes the end of those that are closed, which the transaction keeps from here on, and checks the others.
     /// Returns the transaction's id.
-    async fn write(
-        &self,
-        engine: &EngineHandle,
-        transaction: &mut dyn FenceConnection,
-    ) -> Result<TransactionId, LockError> {
-        let mut id = verify(self.others.iter().copied(), engine, transaction).await?;
+    async fn write(&self, transaction: &mut dyn FenceConnection) -> Result<TransactionId, LockError> {
+        let mut id = verify(self.others.iter().copied(), transaction).await?;
         let leases = self.closed.iter().map(|closed| closed.0).collect();
         let released = |lease: &Lease, transaction| {
             id = transaction;
             lease.keep_in_transaction()
         };
-        ask(leases, engine, transaction, Dialect::release, released).await?;
+        ask(leases, transaction, Dialect::release, released).await?;
         Ok(id)
     }
 }
@@ -190,13 +183,12 @@ impl<'l> Ending<'l> {
 #[cfg(feature = "run_once")]
 pub(crate) async fn complete(
     lease: &Lease,
-    engine: &EngineHandle,
     transaction: &mut dyn FenceConnection,
     completion: &Completion<'_>,
 ) -> Result<(), LockError> {
     let ending = Ending::of(std::iter::once(lease))?;
-    let source = check_of(lease, engine)?.source;
-    let mut again = Again::new(engine);
+    let source = check_of(lease)?.source;
+    let mut again = Again::new(lease.engine());
     // The record first: while others keep that locked, the lease goes on.
     loop {
         let written = completion.write(transaction, source).await;
@@ -207,7 +199,7 @@ pub(crate) async fn complete(
                 lease.check()?;
             }
             Asked::Gone => {
-                verify([lease], engine, transaction).await?;
+                verify([lease], transaction).await?;
                 return Err(begin_anew(
                     lease.key(),
                     "the transaction does not see the record of this attempt: its snapshot is older than the attempt; \
@@ -216,7 +208,7 @@ pub(crate) async fn complete(
             }
         }
     }
-    ending.write(engine, transaction).await?;
+    ending.write(transaction).await?;
     // What would enter the lock from here on would stay when the transaction ends it.
     ending.closed.into_iter().for_each(std::mem::forget);
     Ok(())
@@ -233,7 +225,7 @@ impl Drop for Closed<'_> {
 
 /// The statement that marks the transaction of a lock for [`commit`], if it needs that.
 pub(crate) fn marks_with(hold: &Hold) -> Option<&'static str> {
-    let source = hold.engine().fence_source(hold.lease().key());
+    let source = hold.lease().fence_source();
     source.and_then(|source| source.dialect.marks_with())
 }
 
@@ -260,7 +252,7 @@ where
     if !transaction.is_in_transaction() {
         return Err(failed(lease, over()));
     }
-    let source = check_of(lease, hold.engine())?.source;
+    let source = check_of(lease)?.source;
     let committed = timeout(COMMIT_TIMEOUT, fence::commit(source.dialect, transaction, id)).await;
     committed
         .unwrap_or_else(|_| Err(commit_unanswered(COMMIT_TIMEOUT)))

@@ -14,11 +14,10 @@ use crate::store::{LockRow, StoreError, StoreErrorKind};
 /// A lock that ends with a transaction cannot be checked in another one: that would wait for the first.
 pub(super) async fn same_transaction(
     lease: &Lease,
-    engine: &EngineHandle,
     transaction: &mut dyn FenceConnection,
 ) -> Result<(), LockError> {
-    let check = check_of(lease, engine)?;
-    let (kind, message) = match keeper(engine, &check, STORE_TIMEOUT, transaction).await? {
+    let check = check_of(lease)?;
+    let (kind, message) = match keeper(lease.engine(), &check, STORE_TIMEOUT, transaction).await? {
         Keeper::This => return lease.check(),
         Keeper::Another => return Err(failed(lease, ends_with_another())),
         // Never retryable: what was committed until then, or by single statements since, would be done again.
@@ -40,10 +39,9 @@ pub(super) async fn same_transaction(
 /// As [`same_transaction`], for a lock whose lease is checked before the commit: nothing is locked before that.
 pub(super) async fn marked_transaction(
     lease: &Lease,
-    engine: &EngineHandle,
     transaction: &mut dyn FenceConnection,
 ) -> Result<(), LockError> {
-    let source = check_of(lease, engine)?.source;
+    let source = check_of(lease)?.source;
     let by_lease = source.dialect_in(transaction);
     let by_lease = by_lease.map(|dialect| dialect.by_lease(source));
     let Some(by_lease) = by_lease.map_err(|error| failed(lease, error))? else {

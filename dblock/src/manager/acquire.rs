@@ -299,7 +299,7 @@ impl<'a> Caller<'a> {
         }
         let left = self.began.left(self.engine);
         let timeout = left.unwrap_or_else(|| lease.remaining());
-        let entered = Hold::enter(lease, self.engine, timeout).await;
+        let entered = Hold::enter(lease, timeout).await;
         let outcome = match &entered {
             Ok(_) => AcquireOutcome::ReEntered,
             Err(LockError::Lost { .. }) => AcquireOutcome::Lost,

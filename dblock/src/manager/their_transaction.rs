@@ -108,7 +108,7 @@ impl LockManager {
         if let Some(lease) = caller.held(key) {
             // The transaction may lock the row, so that the store cannot confirm. The statement in it checks the
             // lease.
-            return Hold::enter_now(lease, engine).map(Some);
+            return Hold::enter_now(lease).map(Some);
         }
         let Some(left) = engine.left_in_transaction(key) else {
             return Ok(None);

@@ -17,7 +17,7 @@ use crate::LockError;
 use crate::LockOptions;
 use crate::body;
 use crate::engine::{Entered, Hold};
-use crate::fence::{self, Ends, FenceConnection, STATEMENT_TIMEOUT};
+use crate::fence::{self, Ends, FenceConnection, InTransaction, STATEMENT_TIMEOUT};
 use crate::store::fence::{Marking, PoolId};
 use crate::transaction::{LockedTransaction, begin_on, connection_of};
 
@@ -278,8 +278,7 @@ impl LockManager {
         Transaction<'static, DB>: FenceConnection,
     {
         let in_transaction = fence::by_lease(&hold, options, pool);
-        let begins = in_transaction.as_ref();
-        let begins = begins.and_then(|in_transaction| in_transaction.begins(hold.engine()));
+        let begins = in_transaction.as_ref().and_then(InTransaction::begins);
         let begun = timeout(STATEMENT_TIMEOUT, begin_on(connection, begins)).await;
         let begun = begun.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
         let mut transaction =

@@ -38,7 +38,6 @@ pub struct Run(pub(super) Arc<Attempt>);
 
 pub(super) struct Attempt {
     pub(super) lease: Lease,
-    pub(super) engine: EngineHandle,
     /// The record that was written when it began.
     pub(super) begun: RecordEntry,
     pub(super) remember: Duration,
@@ -123,7 +122,7 @@ impl Run {
         transaction: &mut dyn crate::fence::FenceConnection,
         value: &impl serde::Serialize,
     ) -> Result<(), LockError> {
-        let Attempt { lease, engine, .. } = &*self.0;
+        let lease = &self.0.lease;
         let json = codec::within(serde_json::to_string(value), self.0.max_result);
         let json = json.map_err(|why| LockError::run(lease.key().to_typed(), RunError::not_storable(why)))?;
         self.0.completing.store(true, Ordering::Release);
@@ -134,7 +133,7 @@ impl Run {
             json: &json,
             keep: self.0.remember,
         };
-        crate::fence::complete(lease, engine, transaction, &completion).await
+        crate::fence::complete(lease, transaction, &completion).await
     }
 
     /// Says that nobody knows what came of the work, for example because a provider did not answer. If the
@@ -165,7 +164,7 @@ impl Run {
     /// Whether it is a run of this key, or inside one.
     pub(super) fn is_inside(&self, engine: &EngineHandle, key: &Key) -> bool {
         let mut runs = std::iter::successors(Some(self), |run| run.0.around.as_ref());
-        runs.any(|run| run.0.engine.id() == engine.id() && run.0.lease.key() == key)
+        runs.any(|run| run.0.lease.is_of(engine, key))
     }
 
     /// Runs its body, unless the lease has ended by then. From here on the beginning is not taken back.

@@ -257,7 +257,6 @@ impl OnceCall<'_> {
         Run(Arc::new(Attempt {
             begun: self.entry(attempt, lease.fence_token()),
             lease: lease.clone(),
-            engine: hold.engine().clone(),
             remember: keep,
             max_result: self.options.max_result,
             completing: AtomicBool::new(false),

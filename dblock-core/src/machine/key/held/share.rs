@@ -362,7 +362,9 @@ impl<C> Held<C> {
         ownership.seat = group.members.vacant_key();
         let ownership = Arc::new(ownership);
         group.add(Arc::clone(&ownership), not_renewed);
-        self.current = Arc::clone(&ownership);
+        if inside == 0 {
+            self.current = Arc::clone(&ownership);
+        }
         self.state = State::Held(Holds {
             count: inside + 1,
             closed: false,
