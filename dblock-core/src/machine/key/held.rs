@@ -69,8 +69,9 @@ use crate::machine::ownership::Ownership;
 use crate::store::{Holder, Kind, RecordChange, StoreError, Transfer};
 
 /// Pause before the next request for a row that was locked, or after a failure. It doubles up to the lease's
-/// margin, and at most to [`LONGEST_RETRY`].
+/// margin, and at most to [`LONGEST_RETRY`], or to [`LONGEST_OUTRUN`] while others who share the row are faster.
 const FIRST_RETRY: Duration = Duration::from_millis(1);
+const LONGEST_OUTRUN: Duration = Duration::from_millis(100);
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// How long the row may name the former owner after a local hand-over.

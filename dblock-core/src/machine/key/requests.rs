@@ -322,7 +322,7 @@ impl<A, C> Machine<A, C> {
             held.hand_over_until(self.fairness.extended(*wanted, env));
         }
         let entering = enters(action).map(|limit| (limit, answer.clone()));
-        let after = held.apply_answer(action, sent.sent_at, answer, env.now);
+        let after = held.apply_answer(action, sent.sent_at, answer, env);
         match entering {
             Some((_, Err(error))) => {
                 self.refuse_hopeless(&error);

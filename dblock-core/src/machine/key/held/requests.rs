@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    FIRST_RETRY, Held, Holds, InRow, LONGEST_RETRY, ROW_FOLLOWS_WITHIN, State, Term, Times, ended_reason,
+    FIRST_RETRY, Held, Holds, InRow, LONGEST_OUTRUN, LONGEST_RETRY, ROW_FOLLOWS_WITHIN, State, Term, Times,
+    ended_reason,
 };
 use crate::error::LostReason;
-use crate::machine::env::{Time, on_any_clock};
+use crate::machine::env::{Env, Time, on_any_clock};
 use crate::machine::out::{Note, Unconfirmed};
 use crate::options;
 use crate::store::{
@@ -187,8 +188,9 @@ impl<C> Held<C> {
         action: &Action,
         sent_at: Time,
         answer: Result<Outcome, StoreError>,
-        now: Time,
+        env: &mut Env<'_>,
     ) -> After {
+        let now = env.now;
         let release = !matches!(action, Action::Extend(_));
         let to_ticket = matches!(action, Action::Transfer(_));
         let locked = matches!(answer, Ok(Outcome::Skipped));
@@ -260,22 +262,28 @@ impl<C> Held<C> {
                     // decides.
                     self.confirmations.reply_to_sent_holds();
                 }
-                self.try_again(now);
+                // The row of a shared lease is locked for moments only, mostly by others who share it.
+                let longest = if self.is_shared() {
+                    LONGEST_OUTRUN
+                } else {
+                    LONGEST_RETRY
+                };
+                self.try_again(longest, env);
                 After::Stands
             }
             Ok(other) => {
                 let message = format!("the store answered {action:?} with {other:?}");
-                self.failed(action, StoreError::new(StoreErrorKind::Interrupted, message), now);
+                self.failed(action, StoreError::new(StoreErrorKind::Interrupted, message), env);
                 After::Stands
             }
             Err(error) => {
-                self.failed(action, error, now);
+                self.failed(action, error, env);
                 After::Stands
             }
         }
     }
 
-    fn failed(&mut self, action: &Action, error: StoreError, now: Time) {
+    fn failed(&mut self, action: &Action, error: StoreError, env: &mut Env<'_>) {
         if error.is_outcome_unknown() {
             match &mut self.state {
                 // Nothing else is sent in this state.
@@ -291,7 +299,7 @@ impl<C> Held<C> {
             error,
             again: before.is_some_and(|(before, _)| before == kind),
         });
-        self.try_again(now);
+        self.try_again(LONGEST_RETRY, env);
     }
 
     fn extended(&mut self, sent_at: Time, remaining: Duration, revoked: bool, now: Time) {
@@ -373,10 +381,10 @@ impl<C> Held<C> {
     }
 
     /// The request failed or was skipped. Its callers wait for the next request.
-    fn try_again(&mut self, now: Time) {
+    fn try_again(&mut self, longest: Duration, env: &mut Env<'_>) {
         self.confirmations.wait_for_next();
-        self.retry_at = Some(now + self.pause);
-        let longest = options::margin(self.ttl).min(LONGEST_RETRY);
+        let longest = options::margin(self.ttl).min(longest);
+        self.retry_at = Some(env.now + env.jittered(self.pause.min(longest)));
         self.pause = (self.pause * 2).min(longest);
         if (self.row_is_behind() || self.is_shared()) && matches!(self.state, State::Held(_)) {
             self.follow_at = self.retry_at;
