@@ -25,7 +25,8 @@ use crate::store::fence::FenceSource;
 use crate::store::{StoreError, StoreErrorKind};
 use crate::{LockError, LostReason};
 
-/// An ownership as its owner sees it. Cloning is cheap and does not keep the lock.
+/// An ownership as its owner sees it. Cloning is cheap and does not keep the lock. It keeps the engine: nothing that the
+/// engine itself owns may have one.
 #[derive(Clone)]
 pub(crate) struct Lease {
     engine: EngineHandle,

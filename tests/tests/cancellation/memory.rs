@@ -34,9 +34,9 @@ const AT_ONCE: Duration = Duration::from_millis(5);
 /// The first pause before a request that failed is sent again.
 const FIRST_RETRY: Duration = Duration::from_millis(60);
 
-/// The longest pause before a request that failed again and again is sent once more: a second, and a quarter by chance.
-/// When the call is dropped in it, the rest of the pause goes by before the release.
-const LONGEST_RETRY: Duration = Duration::from_millis(1251);
+/// The longest pause before a request that failed again and again is sent once more. When the call is dropped
+/// in it, the rest of the pause goes by before the release.
+const LONGEST_RETRY: Duration = Duration::from_millis(1001);
 
 /// How the store answers the requests of one kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -506,6 +506,10 @@ impl<C> Held<C> {
             if let Some(group) = &mut self.group {
                 if group.end_overdue(now, &mut self.notes).is_some() {
                     self.set_lost(holds);
+                } else if self.current.ended().is_some()
+                    && let Some(other) = group.any()
+                {
+                    self.current = Arc::clone(other);
                 }
             } else if let (Some(reason), first) = self.current.end_if_over(now) {
                 if first {

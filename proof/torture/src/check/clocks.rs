@@ -34,6 +34,15 @@ impl Clocks {
         fastest / slowest > FAR_APART || self.jumps.iter().any(|(_, to)| to.abs() > FAR_AHEAD)
     }
 
+    /// The server's clock was set back at some time.
+    pub(super) fn were_set_back(&self) -> bool {
+        let offsets = std::iter::once(0).chain(self.jumps.iter().map(|(_, to)| *to));
+        offsets
+            .clone()
+            .zip(offsets.skip(1))
+            .any(|(before, to)| to < before)
+    }
+
     /// By how much the server's clock jumped ahead in `span`.
     fn ahead(&self, span: Span) -> i64 {
         let first = self.jumps.partition_point(|(at, _)| *at <= span.from);

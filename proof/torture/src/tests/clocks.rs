@@ -1,9 +1,9 @@
 //! Clocks excuse an overlap only if they are further apart than the margin, and only for as long as a lease may then go on.
 
-use super::sketch::{A, B, Sketch, overlap};
-use crate::check::Cause;
+use super::sketch::{A, Ask, B, Sketch, overlap};
+use crate::check::{Cause, Finding};
 use crate::fault::Fault;
-use crate::history::Event;
+use crate::history::{End, Event, Form};
 use crate::process_id::ProcessId;
 
 /// A is inside from 0 until `left`, with a lease of 2 seconds. B comes after 2.5 seconds.
@@ -41,4 +41,30 @@ fn a_jump_ahead_that_is_too_far_excuses_what_follows() {
     for (at, to_ms) in [(1_000, 20), (1_000, -1_000), (2_600, 1_000)] {
         assert_eq!(jump(at, to_ms), Cause::Unexplained, "{at} {to_ms}");
     }
+}
+
+/// Seed 632 on MariaDB: the server's clock was set back by a second after a transaction that took the key was rolled back.
+#[test]
+fn a_token_that_was_rolled_back_may_be_above_the_next_one() {
+    let fell = |committed, to_ms| {
+        let mut sketch = Sketch::default();
+        let ask = Ask {
+            form: Form::Transaction,
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 1, 0, ask);
+        sketch.enter(A, 1, 0, ("a", 20));
+        sketch.leave(A, 1, 10, 10);
+        sketch.worker(A, 11, Event::Concluded { call: 1, committed });
+        sketch.answer(A, 1, 12, End::Done, None);
+        let fault = Fault::ServerClock { to_ms };
+        let sketch = sketch.section(B, 1, 10, 200, 300);
+        let found = sketch.runner(100, Event::Fault { fault }).findings();
+        found
+            .iter()
+            .any(|found| matches!(found, Finding::TokenFell { .. }))
+    };
+    assert!(!fell(false, -1_000));
+    assert!(fell(true, -1_000));
+    assert!(fell(false, 1_000), "time goes on");
 }

@@ -384,7 +384,8 @@ impl<C> Held<C> {
     fn try_again(&mut self, longest: Duration, env: &mut Env<'_>) {
         self.confirmations.wait_for_next();
         let longest = options::margin(self.ttl).min(longest);
-        self.retry_at = Some(env.now + env.jittered(self.pause.min(longest)));
+        let pause = env.jittered(self.pause).min(longest);
+        self.retry_at = Some(env.now + pause);
         self.pause = (self.pause * 2).min(longest);
         if (self.row_is_behind() || self.is_shared()) && matches!(self.state, State::Held(_)) {
             self.follow_at = self.retry_at;

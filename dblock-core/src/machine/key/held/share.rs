@@ -123,6 +123,12 @@ impl Group {
         self.members.iter().map(|(_, member)| &member.ownership)
     }
 
+    /// One that has not ended, if there is one.
+    pub(super) fn any(&self) -> Option<&Arc<Ownership>> {
+        let living = self.owners().find(|owner| owner.ended().is_none());
+        living.or_else(|| self.owners().next())
+    }
+
     /// When the first of them ends unless the lease is extended.
     pub(super) fn first_end(&self) -> Time {
         let own = self.own_ends.first().map(|(end, _)| *end);
@@ -249,7 +255,7 @@ impl<C> Held<C> {
         }
         holds.count -= 1;
         if Arc::ptr_eq(&self.current, ownership)
-            && let Some(other) = group.owners().next()
+            && let Some(other) = group.any()
         {
             self.current = Arc::clone(other);
         }
@@ -362,7 +368,7 @@ impl<C> Held<C> {
         ownership.seat = group.members.vacant_key();
         let ownership = Arc::new(ownership);
         group.add(Arc::clone(&ownership), not_renewed);
-        if inside == 0 {
+        if inside == 0 || self.current.ended().is_some() {
             self.current = Arc::clone(&ownership);
         }
         self.state = State::Held(Holds {

@@ -222,6 +222,34 @@ fn one_ends_by_itself_and_the_others_go_on() {
     assert_eq!(a.leaves("b", false), ["b confirmed"]);
 }
 
+/// Who finds it busy hears of one who is inside still.
+#[test]
+fn one_who_has_ended_is_not_named() {
+    let mut a = Process::holding_with("a", call(sharing(u32::MAX).max_hold(20 * MS)));
+    let mut stays = call(sharing(u32::MAX));
+    stays.owner = Uuid::from_u128(77);
+    let said = a.says(|machine, env| machine.acquire(env, Arc::new(stays), "b"));
+    assert_eq!(said, ["b has 7"]);
+    a.passes(20 * MS);
+    let number = a.wants_with("alone", Some(SECOND), call(options()));
+    let holder = a.machine.holder_for(number, a.now).unwrap();
+    assert_eq!(holder.owner, Uuid::from_u128(77));
+}
+
+/// Nobody has the row of a shared lock locked for long, so others were faster.
+#[test]
+fn a_release_that_others_outrun_is_sent_again_soon() {
+    let mut a = shared(u32::MAX);
+    assert!(a.leaves("a", true).is_empty());
+    for _ in 0..20 {
+        assert!(matches!(a.sends().unwrap().action, Action::Release));
+        assert!(a.answered(Outcome::Skipped).is_empty());
+        let pause = a.machine.poll_timeout().unwrap().since(a.now);
+        assert!(MS / 2 < pause && pause <= 100 * MS, "{pause:?}");
+        a.passes(pause);
+    }
+}
+
 #[test]
 fn all_end_when_the_row_names_them_no_more() {
     let mut a = shared(u32::MAX);
