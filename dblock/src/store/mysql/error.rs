@@ -185,6 +185,8 @@ fn meaning_of(number: u16, message: &str, rights: Rights) -> Option<(StoreErrorK
         }
         // A table that cannot grow, or a temporary file.
         1021 | 1114 => (Conflict, "the server's disk is full"),
+        // A file cannot be opened, read or written, as where the disk fails (EIO), or the engine says so.
+        1016 | 1024 | 1026 | 1030 => (Interrupted, "the server's disk fails"),
         // The last two: max_statement_time (MariaDB) and max_execution_time (MySQL).
         DUPLICATE_KEY | LOCK_WAIT_TIMEOUT | DEADLOCK | RECORD_CHANGED | 1969 | 3024 => (Conflict, ""),
         _ => return None,
@@ -208,6 +210,13 @@ mod tests {
     fn a_full_disk_passes() {
         let (kind, _) = meaning_of(1114, "The table 'distributed_lock' is full", Rights::Locks).unwrap();
         assert_eq!(kind, StoreErrorKind::Conflict);
+    }
+
+    #[test]
+    fn a_disk_that_fails_passes() {
+        let message = "Error reading file './dblock/distributed_lock.frm' (errno: 5 \"Input/output error\")";
+        let (kind, _) = meaning_of(1024, message, Rights::Locks).unwrap();
+        assert_eq!(kind, StoreErrorKind::Interrupted);
     }
 
     #[test]

@@ -318,6 +318,13 @@ impl Facts {
                 .any(|fail_over| forgotten(fail_over) || behind(fail_over))
     }
 
+    /// A plain read at `at` may show a commit that the crash of the server then takes back: `InnoDB` shows a commit before
+    /// it is on the disk.
+    pub(super) fn shows_what_may_be_lost(&self, at: i64) -> bool {
+        let crashes = |(_, crash): &(Fault, Span)| (crash.from..=crash.to).contains(&at);
+        self.is_about(StoreKind::Mysql) && self.crashes.iter().any(crashes)
+    }
+
     /// When a lease that ends at `end` is surely over: later, if a new leader begins it anew.
     pub(super) fn over(&self, end: i64) -> i64 {
         // The next leader of etcd begins each lease anew.

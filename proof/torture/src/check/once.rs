@@ -177,7 +177,7 @@ pub(super) fn check(history: &History, facts: &Facts, findings: &mut Vec<Finding
     }
     let workers = history.workers.iter().map(|(process, log)| (Some(*process), log));
     for (process, log) in workers.chain([(None, &history.runner)]) {
-        read(process, log, &mut called, &mut runs, findings);
+        read(process, log, facts, &mut called, &mut runs, findings);
     }
     runs.called = called.len();
     // Without an end there is nothing to compare with, and that is a finding of its own.
@@ -204,6 +204,7 @@ pub(super) fn check(history: &History, facts: &Facts, findings: &mut Vec<Finding
 fn read(
     process: Option<ProcessId>,
     log: &[Line],
+    facts: &Facts,
     called: &mut BTreeMap<u64, Called>,
     runs: &mut Runs,
     findings: &mut Vec<Finding>,
@@ -254,7 +255,9 @@ fn read(
                 }
                 let name = match answer {
                     Answer::Succeeded(result) => {
-                        called.entry(*run).or_default().results.insert(*result);
+                        if !facts.shows_what_may_be_lost(line.at) {
+                            called.entry(*run).or_default().results.insert(*result);
+                        }
                         "succeeded"
                     }
                     Answer::Failed => "failed",
@@ -304,7 +307,7 @@ fn in_time(end: &End, called: &Called, wrong: &Wrong, facts: &Facts) -> Vec<Faul
         })
     };
     let succeeded = called.calls.iter().filter_map(|call| match &call.answered {
-        Some((at, Answer::Succeeded(_))) => Some(*at),
+        Some((at, Answer::Succeeded(_))) if !facts.shows_what_may_be_lost(*at) => Some(*at),
         _ => None,
     });
     let succeeded = succeeded.min().unwrap_or(i64::MAX);

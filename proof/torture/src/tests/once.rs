@@ -1,6 +1,6 @@
 //! Runs of `run_once` in histories written by hand.
 
-use super::sketch::{A, Ask, B, Sketch, TTL, overlap, paused};
+use super::sketch::{A, Ask, B, Sketch, TTL, begin, overlap, paused};
 use crate::check::{Cause, Finding, OnceFault};
 use crate::fault::Fault;
 use crate::history::{End as Ended, Event, Form};
@@ -343,4 +343,36 @@ fn an_outcome_that_lets_another_process_in_beside_a_child_is_found() {
     assert_eq!(beside_a_child(1_980, 1_920), Cause::Unexplained);
     // Its lease ended in the store, too.
     assert_eq!(beside_a_child(2_400, 2_010), Cause::Blocked);
+}
+
+/// Seed 642 on MariaDB: a replay read a success whose commit waited for the disk, and the disk failed.
+#[test]
+fn a_commit_that_a_crash_takes_back_may_have_been_read() {
+    let found = |store, crash_at| {
+        let mut sketch = begun(IN_ONE, &[1]);
+        answers(&mut sketch, IN_ONE, Answer::Succeeded(1));
+        let step = Step::BeforeTheWork;
+        let again = Event::OnceStep {
+            call: 2,
+            run: IN_ONE,
+            attempt: 2,
+            step,
+        };
+        sketch.worker(B, 50, again);
+        let fault = || Fault::FailDisk { ms: 10 };
+        let sketch = sketch
+            .runner(0, begin(store))
+            .runner(crash_at, Event::Fault { fault: fault() })
+            .runner(
+                crash_at + 10,
+                Event::Done {
+                    fault: fault(),
+                    injected: true,
+                },
+            );
+        faults(sketch, IN_ONE, Some(("succeeded", 2, Some(2))), &[2])
+    };
+    assert_eq!(found("mysql", 1), []);
+    assert!(found("mysql", 20).contains(&OnceFault::ResultLost));
+    assert!(found("postgres", 1).contains(&OnceFault::ResultLost));
 }
