@@ -220,6 +220,12 @@ impl Calls {
         Some(&self.all[*self.index.get(&(process, number))?])
     }
 
+    /// Nothing may stand of the transaction that took the token. The next token comes from the clock.
+    pub(super) fn is_undone(&self, call: &Call) -> bool {
+        let outer = self.get(call.process, call.acquirer).unwrap_or(call);
+        outer.form.ends_with_transaction() && outer.committed != Some(true)
+    }
+
     /// A time before the grant of a section's lease. A process has one request for a key at a time. So the
     /// request for this lease was sent after the process entered with the lease before, and for this caller or
     /// one that waited then.

@@ -151,12 +151,15 @@ fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Findin
                 .any(|trouble| trouble.key == call.key)
         };
         let broken = || facts.ends_sessions(call.process, span);
+        // The server ends sessions that are idle for too long by its own clock.
+        let far_apart = facts.clocks.are_far_apart();
         // No fault stays, so no call is refused for good that has done nothing. A commit may be of unknown outcome, and SQLite
         // does not say whether the disk has become read-only or the file may not be written.
         let may_be_refused =
             call.section.is_some() || call.form.ends_with_transaction() || facts.is_about(StoreKind::Sqlite);
         let passes = answer.end == End::Store || answer.end == End::Refused && may_be_refused;
-        let expected = passes && (call.asked < since || hurried || slow || troubled() || broken());
+        let expected =
+            passes && (call.asked < since || hurried || slow || troubled() || broken() || far_apart);
         if matches!(answer.end, End::Store | End::Refused | End::Other) && !expected {
             findings.push(Finding::StoreFailed {
                 key: call.key.clone(),

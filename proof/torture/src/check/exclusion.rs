@@ -28,7 +28,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
                 let cause = judge(pair, calls, facts);
                 *verdict.overlaps.entry(cause).or_default() += 1;
                 // A long section overlaps many others; it is reported once.
-                let (former, _) = former(pair, calls);
+                let (former, _) = former(pair, calls, facts);
                 if cause == Cause::Unexplained && found.insert((former.process, former.number)) {
                     verdict.findings.push(Finding::Overlap {
                         key: key.to_owned(),
@@ -74,9 +74,10 @@ fn above_limit(
 }
 
 /// Which of the two should have ended before the other began: the one that entered first. But an earlier grant,
-/// with the smaller token, may enter later; so a smaller token counts as the former if it was asked for in time. A
+/// with the smaller token, may enter later; so a smaller token counts as the former if it was asked for in time, unless
+/// the larger one was rolled back and the clock was set back. A
 /// nested call has the grant of its acquirer, and one that shares that of its process.
-fn former<'a>(pair: [(&'a Call, &'a Section); 2], calls: &Calls) -> (&'a Call, &'a Section) {
+fn former<'a>(pair: [(&'a Call, &'a Section); 2], calls: &Calls, facts: &Facts) -> (&'a Call, &'a Section) {
     let [late, early] = pair;
     let acquirer = calls.get(late.0.process, late.0.acquirer).unwrap_or(late.0);
     let asked = match acquirer.parameters.limit {
@@ -84,11 +85,12 @@ fn former<'a>(pair: [(&'a Call, &'a Section); 2], calls: &Calls) -> (&'a Call, &
         None => acquirer.asked,
     };
     let overtaken = late.1.token < early.1.token && asked < early.1.entered;
-    if overtaken { late } else { early }
+    let set_back = facts.clocks.were_set_back() && calls.is_undone(early.0);
+    if overtaken && !set_back { late } else { early }
 }
 
 fn judge(pair: [(&Call, &Section); 2], calls: &Calls, facts: &Facts) -> Cause {
-    let (call, section) = former(pair, calls);
+    let (call, section) = former(pair, calls, facts);
     let acquirer = calls.get(call.process, call.acquirer).unwrap_or(call);
     if facts.ends_with_transaction(acquirer) {
         // Its transaction ended before its section, as with its session, and nothing of it stands.

@@ -49,7 +49,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
                         });
                     }
                 }
-                _ if facts.clocks.were_set_back() && is_undone(calls, call) => {}
+                _ if facts.clocks.were_set_back() && calls.is_undone(call) => {}
                 _ => highest = Some((call, section)),
             }
             reentry(calls, call, section, findings);
@@ -58,12 +58,6 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
     for call in calls.iter() {
         refused(calls, call, facts, findings);
     }
-}
-
-/// Nothing may stand of the transaction that took the token. The next token comes from the clock.
-fn is_undone(calls: &Calls, call: &Call) -> bool {
-    let outer = calls.get(call.process, call.acquirer).unwrap_or(call);
-    outer.form.ends_with_transaction() && outer.committed != Some(true)
 }
 
 /// An owner is not refused its own key. (A call for two keys may be refused because of the other one. When the
