@@ -60,7 +60,7 @@ fn keeps_until(calls: &Calls, call: &Call, left_before: i64, facts: &Facts) -> O
         to: answer.at,
     };
     let is_late = facts.hears_late(call.process, slow) || facts.is_unanswered(call.process, slow);
-    let may_have_ended = answer.at >= lease_end && is_late;
+    let may_have_ended = answer.at >= lease_end && (is_late || !call.parameters.renew);
     let granted = if left_before <= left.at {
         call.asked.max(left_before).min(section.entered)
     } else {

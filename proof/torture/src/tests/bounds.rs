@@ -1,7 +1,7 @@
 //! Histories in which a call waits for too long, keeps its key for too short or too long, or loses it without a
 //! reason.
 
-use super::sketch::{A, Ask, B, Sketch, begin, forced, paused};
+use super::sketch::{A, Ask, B, Sketch, TTL, begin, forced, paused};
 use crate::check::Finding;
 use crate::fault::Fault;
 use crate::history::{End, Event, Line, MS};
@@ -68,6 +68,29 @@ fn nobody_comes_in_before_hold_min_is_over() {
     // The row keeps `hold_min` without its process.
     let killed = sketch(End::Done, 999).runner(100, Event::Killed { process: A });
     assert!(matches!(killed.findings()[..], [Finding::HoldMinCut { .. }]));
+}
+
+/// Seed 652 on MariaDB with a disk that fails: a lease without renewal ended while its connections were cut, before its
+/// `hold_min` was in the row.
+#[test]
+fn a_lease_without_renewal_may_end_before_its_hold_min_is_written() {
+    let found = |answered| {
+        let mut sketch = Sketch::default();
+        let ask = Ask {
+            renew: false,
+            ..Ask::with_hold_min(4_000)
+        };
+        sketch.ask_as(A, 1, 0, ask);
+        sketch.enter(A, 1, 5, ("10", 10));
+        sketch.leave(A, 1, answered - 900, answered - 900);
+        sketch.answer(A, 1, answered, End::Done, None);
+        let found = sketch.section(B, 1, 20, 3_500, 3_600).findings();
+        found
+            .iter()
+            .any(|found| matches!(found, Finding::HoldMinCut { .. }))
+    };
+    assert!(!found(TTL));
+    assert!(found(TTL - 1));
 }
 
 /// Seed 8 on PostgreSQL, 16 minutes in: the body before did not reach an await when its lease was lost.
