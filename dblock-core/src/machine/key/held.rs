@@ -507,7 +507,7 @@ impl<C> Held<C> {
                 if group.end_overdue(now, &mut self.notes).is_some() {
                     self.set_lost(holds);
                 } else if self.current.ended().is_some()
-                    && let Some(other) = group.any()
+                    && let Some(other) = group.one_inside()
                 {
                     self.current = Arc::clone(other);
                 }

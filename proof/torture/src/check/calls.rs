@@ -220,10 +220,12 @@ impl Calls {
         Some(&self.all[*self.index.get(&(process, number))?])
     }
 
-    /// Nothing may stand of the transaction that took the token. The next token comes from the clock.
-    pub(super) fn is_undone(&self, call: &Call) -> bool {
+    /// The next token may be smaller: nothing may stand of the transaction that took this one, and the clock, from which
+    /// the next one comes, was set back.
+    pub(super) fn may_be_followed_by_a_smaller_token(&self, call: &Call, facts: &Facts) -> bool {
         let outer = self.get(call.process, call.acquirer).unwrap_or(call);
-        outer.form.ends_with_transaction() && outer.committed != Some(true)
+        let is_undone = outer.form.ends_with_transaction() && outer.committed != Some(true);
+        is_undone && facts.clocks.were_set_back()
     }
 
     /// A time before the grant of a section's lease. A process has one request for a key at a time. So the

@@ -85,8 +85,11 @@ fn former<'a>(pair: [(&'a Call, &'a Section); 2], calls: &Calls, facts: &Facts) 
         None => acquirer.asked,
     };
     let overtaken = late.1.token < early.1.token && asked < early.1.entered;
-    let set_back = facts.clocks.were_set_back() && calls.is_undone(early.0);
-    if overtaken && !set_back { late } else { early }
+    if overtaken && !calls.may_be_followed_by_a_smaller_token(early.0, facts) {
+        late
+    } else {
+        early
+    }
 }
 
 fn judge(pair: [(&Call, &Section); 2], calls: &Calls, facts: &Facts) -> Cause {

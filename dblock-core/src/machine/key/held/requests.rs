@@ -262,13 +262,7 @@ impl<C> Held<C> {
                     // decides.
                     self.confirmations.reply_to_sent_holds();
                 }
-                // The row of a shared lease is locked for moments only, mostly by others who share it.
-                let longest = if self.is_shared() {
-                    LONGEST_OUTRUN
-                } else {
-                    LONGEST_RETRY
-                };
-                self.try_again(longest, env);
+                self.try_again(env);
                 After::Stands
             }
             Ok(other) => {
@@ -299,7 +293,7 @@ impl<C> Held<C> {
             error,
             again: before.is_some_and(|(before, _)| before == kind),
         });
-        self.try_again(LONGEST_RETRY, env);
+        self.try_again(env);
     }
 
     fn extended(&mut self, sent_at: Time, remaining: Duration, revoked: bool, now: Time) {
@@ -381,8 +375,13 @@ impl<C> Held<C> {
     }
 
     /// The request failed or was skipped. Its callers wait for the next request.
-    fn try_again(&mut self, longest: Duration, env: &mut Env<'_>) {
+    fn try_again(&mut self, env: &mut Env<'_>) {
         self.confirmations.wait_for_next();
+        // The row of a shared lease is locked for moments only, mostly by others who share it.
+        let longest = match self.row_locked_since {
+            Some(_) if self.is_shared() => LONGEST_OUTRUN,
+            _ => LONGEST_RETRY,
+        };
         let longest = options::margin(self.ttl).min(longest);
         let pause = env.jittered(self.pause).min(longest);
         self.retry_at = Some(env.now + pause);

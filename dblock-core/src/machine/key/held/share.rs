@@ -124,7 +124,7 @@ impl Group {
     }
 
     /// One that has not ended, if there is one.
-    pub(super) fn any(&self) -> Option<&Arc<Ownership>> {
+    pub(super) fn one_inside(&self) -> Option<&Arc<Ownership>> {
         let living = self.owners().find(|owner| owner.ended().is_none());
         living.or_else(|| self.owners().next())
     }
@@ -255,7 +255,7 @@ impl<C> Held<C> {
         }
         holds.count -= 1;
         if Arc::ptr_eq(&self.current, ownership)
-            && let Some(other) = group.any()
+            && let Some(other) = group.one_inside()
         {
             self.current = Arc::clone(other);
         }

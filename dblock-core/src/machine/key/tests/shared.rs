@@ -222,7 +222,7 @@ fn one_ends_by_itself_and_the_others_go_on() {
     assert_eq!(a.leaves("b", false), ["b confirmed"]);
 }
 
-/// Who finds it busy hears of one who is inside still.
+/// A caller that finds it busy hears of one who is inside still.
 #[test]
 fn one_who_has_ended_is_not_named() {
     let mut a = Process::holding_with("a", call(sharing(u32::MAX).max_hold(20 * MS)));
