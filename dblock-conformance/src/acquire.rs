@@ -6,7 +6,7 @@ use dblock_core::LockRow;
 use dblock_core::store::clock::Timestamp;
 use dblock_core::store::{Outcome, Store};
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{
     Asker, LONG, SHORT, assert_about, assert_over, assert_told, changed, changes_nothing, existing,
     former_holder, granted, granted_briefly, left, one, revoke, row, until_not_held,
@@ -39,7 +39,7 @@ fn assert_granted_row(store: &dyn Store, row: &LockRow, asker: &Asker, fence_tok
 }
 
 /// Acquire of an absent row: it is inserted as held.
-pub async fn absent_row_is_granted(fixture: &impl Fixture) {
+pub async fn absent_row_is_granted(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let asker = Asker::new("absent");
     assert_eq!(row(&*store, &asker.key).await, None);
@@ -55,7 +55,7 @@ pub async fn absent_row_is_granted(fixture: &impl Fixture) {
 }
 
 /// Acquire of a row that was released: it becomes held, with a larger token.
-pub async fn free_row_is_granted(fixture: &impl Fixture) {
+pub async fn free_row_is_granted(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let first = Asker::with_holder("free", "first");
     let before = granted(&*store, first.acquire(LONG)).await;
@@ -76,7 +76,7 @@ pub async fn free_row_is_granted(fixture: &impl Fixture) {
 }
 
 /// Acquire of a row that another lease holds: busy, with its holder; the row does not change.
-pub async fn row_held_by_another_is_busy(fixture: &impl Fixture) {
+pub async fn row_held_by_another_is_busy(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let holder = Asker::with_holder("held", "the holder");
     let grant = granted(&*store, holder.acquire(LONG)).await;
@@ -90,7 +90,7 @@ pub async fn row_held_by_another_is_busy(fixture: &impl Fixture) {
 }
 
 /// Acquire of an expired row: it becomes held, and the former holder is named.
-pub async fn expired_row_is_taken_over(fixture: &impl Fixture) {
+pub async fn expired_row_is_taken_over(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let mut former = Asker::with_holder("expired", "the former holder");
     let lost = granted_briefly(&*store, &mut former, SHORT, 0).await;
@@ -114,7 +114,7 @@ pub async fn expired_row_is_taken_over(fixture: &impl Fixture) {
 }
 
 /// Acquire by the lease that holds the row, as after a lost reply: the same token, the same expiry, count 1.
-pub async fn repeated_acquire_is_the_same_grant(fixture: &impl Fixture) {
+pub async fn repeated_acquire_is_the_same_grant(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let asker = Asker::new("repeated");
     let first = granted(&*store, asker.acquire(LONG)).await;
@@ -134,7 +134,7 @@ pub async fn repeated_acquire_is_the_same_grant(fixture: &impl Fixture) {
 }
 
 /// Acquire by the lease that holds the row, after it was revoked: it stays revoked.
-pub async fn repeated_acquire_does_not_undo_a_revocation(fixture: &impl Fixture) {
+pub async fn repeated_acquire_does_not_undo_a_revocation(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let asker = Asker::new("revoked");
     granted(&*store, asker.acquire(LONG)).await;
@@ -144,7 +144,7 @@ pub async fn repeated_acquire_does_not_undo_a_revocation(fixture: &impl Fixture)
 }
 
 /// Acquire by a lease that was released before the acquire arrived again: lost, and the row stays free.
-pub async fn released_lease_is_not_granted_again(fixture: &impl Fixture) {
+pub async fn released_lease_is_not_granted_again(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let asker = Asker::new("released");
     let token = granted(&*store, asker.acquire(LONG)).await.fence_token;
@@ -153,7 +153,7 @@ pub async fn released_lease_is_not_granted_again(fixture: &impl Fixture) {
 }
 
 /// Acquire by a lease that has expired: lost, and the row stays expired until another lease takes it.
-pub async fn expired_lease_is_not_granted_again(fixture: &impl Fixture) {
+pub async fn expired_lease_is_not_granted_again(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let mut asker = Asker::new("expired");
     let token = granted_briefly(&*store, &mut asker, SHORT, 0).await.fence_token;

@@ -6,16 +6,16 @@ use dblock_core::InspectFilter;
 use dblock_core::store::clock::Timestamp;
 use dblock_core::store::{Outcome, Released};
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{Asker, Grant, LONG, SHORT, batch, existing, granted, row};
 
 /// No requests, no answers.
-pub async fn empty_batch_has_no_answers(fixture: &impl Fixture) {
+pub async fn empty_batch_has_no_answers(fixture: &dyn AnyFixture) {
     assert!(fixture.store().await.apply(&[]).await.is_empty());
 }
 
 /// Requests and answers of all kinds, interleaved: the answers are in the order of the requests.
-pub async fn batch_of_mixed_actions_answers_in_order(fixture: &impl Fixture) {
+pub async fn batch_of_mixed_actions_answers_in_order(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let mut requests = Vec::new();
     let mut expected = Vec::new();
@@ -84,7 +84,7 @@ pub async fn batch_of_mixed_actions_answers_in_order(fixture: &impl Fixture) {
 }
 
 /// A hundred keys are acquired, acquired again, asked for by others, extended and released together.
-pub async fn batch_of_a_hundred_keys(fixture: &impl Fixture) {
+pub async fn batch_of_a_hundred_keys(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let askers: Vec<Asker> = (0..100).map(|n| Asker::new(&format!("key {n}"))).collect();
     let ask = |asker: &Asker| asker.acquire(LONG);

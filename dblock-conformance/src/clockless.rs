@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use dblock_core::store::{NEXT_TTL, Outcome, Released, Store, WakeUp};
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{
     Asker, LONG, SHORT, batch, changes_nothing, existing, force_release, granted, one, until, within,
 };
@@ -16,7 +16,7 @@ use super::successor::{busy_behind, next_of, queued, queued_behind};
 const PASSED_ON: Outcome = Outcome::Released(Released::PassedOn);
 
 /// A store that queues without a clock.
-async fn clockless(fixture: &impl Fixture) -> Option<Arc<dyn Store>> {
+async fn clockless(fixture: &dyn AnyFixture) -> Option<Arc<dyn Store>> {
     let store = fixture.store().await;
     let can = store.capabilities();
     (can.queues && !can.clock).then_some(store)
@@ -24,7 +24,7 @@ async fn clockless(fixture: &impl Fixture) -> Option<Arc<dyn Store>> {
 
 /// The successor asks again, and others ask, however long they have waited: it remains the successor. It can
 /// withdraw, once.
-pub async fn successor_without_a_clock_keeps_its_place(fixture: &impl Fixture) {
+pub async fn successor_without_a_clock_keeps_its_place(fixture: &dyn AnyFixture) {
     let Some(store) = clockless(fixture).await else {
         return;
     };
@@ -74,7 +74,7 @@ pub async fn successor_without_a_clock_keeps_its_place(fixture: &impl Fixture) {
 
 /// Each release passes the lock on, alone and in a batch, with a larger token. The former holder can change
 /// nothing; the new one can ask, extend and release. A release by force passes nothing on.
-pub async fn lock_without_a_clock_is_passed_on(fixture: &impl Fixture) {
+pub async fn lock_without_a_clock_is_passed_on(fixture: &dyn AnyFixture) {
     let Some(store) = clockless(fixture).await else {
         return;
     };
@@ -115,7 +115,7 @@ pub async fn lock_without_a_clock_is_passed_on(fixture: &impl Fixture) {
 }
 
 /// A holder that goes away: the successor holds the lock as soon as the lease has ended.
-pub async fn lock_without_a_clock_is_passed_on_by_the_end_of_its_lease(fixture: &impl Fixture) {
+pub async fn lock_without_a_clock_is_passed_on_by_the_end_of_its_lease(fixture: &dyn AnyFixture) {
     let Some(store) = clockless(fixture).await else {
         return;
     };
@@ -132,7 +132,7 @@ pub async fn lock_without_a_clock_is_passed_on_by_the_end_of_its_lease(fixture: 
 }
 
 /// A successor that asks no more: its time ends, and another caller can be the successor.
-pub async fn place_without_a_clock_ends_by_itself(fixture: &impl Fixture) {
+pub async fn place_without_a_clock_ends_by_itself(fixture: &dyn AnyFixture) {
     let Some(store) = clockless(fixture).await else {
         return;
     };
@@ -146,7 +146,7 @@ pub async fn place_without_a_clock_ends_by_itself(fixture: &impl Fixture) {
 }
 
 /// The successor's process is told that it has the lock, and others that the lock was released.
-pub async fn pass_on_without_a_clock_is_told(fixture: &impl Fixture) {
+pub async fn pass_on_without_a_clock_is_told(fixture: &dyn AnyFixture) {
     let Some(store) = clockless(fixture).await else {
         return;
     };

@@ -6,12 +6,12 @@ use dblock_core::store::Outcome;
 use futures_util::poll;
 use tokio::task::yield_now;
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{Asker, LONG, granted, one, within};
 
 /// A request that is dropped may have been carried out, or may still be. The store can be used as before: each later
 /// request gets its own answer, and a release by the lease's id ends what the dropped one has left.
-pub async fn dropped_requests_leave_the_store_usable(fixture: &impl Fixture) {
+pub async fn dropped_requests_leave_the_store_usable(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     for round in 0..24 {
         let name = format!("dropped {round}");

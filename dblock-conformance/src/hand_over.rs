@@ -5,7 +5,7 @@ use std::time::Duration;
 use dblock_core::store::{HandedOver, Outcome, Released, Store};
 use uuid::Uuid;
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{
     Asker, BRIEF, LONG, ROUNDS, SHORT, assert_about, assert_left, batch, changed, changes_nothing, existing,
     force_release, former_holder, granted, granted_briefly, one, revoke, until_not_held,
@@ -18,7 +18,7 @@ fn handed_over_to(fence_token: i64) -> HandedOver {
 }
 
 /// A grant keeps as many tokens free as it was asked to. However its lease ends, the next token is above them.
-pub async fn spare_tokens_are_never_given_again(fixture: &impl Fixture) {
+pub async fn spare_tokens_are_never_given_again(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let mut ceiling = 0;
     let take = async |store: &dyn Store, ttl: Duration, above: i64| -> (Asker, i64) {
@@ -50,7 +50,7 @@ pub async fn spare_tokens_are_never_given_again(fixture: &impl Fixture) {
 }
 
 /// An acquire is repeated after a lost reply: the same token, and no more tokens are kept free.
-pub async fn spare_tokens_are_kept_once(fixture: &impl Fixture) {
+pub async fn spare_tokens_are_kept_once(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let asker = Asker::new("once");
     let first = granted(&*store, asker.acquire_with_spare(LONG, SPARE)).await;
@@ -66,7 +66,7 @@ pub async fn spare_tokens_are_kept_once(fixture: &impl Fixture) {
 /// Extend after a local hand-over: owner, holder and token are the next caller's, the lease and its ceiling do
 /// not change. Others are told of the next caller. A repeated extend, and later ones without it, change none of
 /// that.
-pub async fn local_hand_over_is_written(fixture: &impl Fixture) {
+pub async fn local_hand_over_is_written(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let first = Asker::with_holder("hand-over", "host/1 the first");
     let token = granted(&*store, first.acquire_with_spare(LONG, SPARE))
@@ -126,7 +126,7 @@ pub async fn local_hand_over_is_written(fixture: &impl Fixture) {
 }
 
 /// An extend that was given up may be carried out after a later one: it extends, and names no caller.
-pub async fn late_local_hand_over_is_not_written(fixture: &impl Fixture) {
+pub async fn late_local_hand_over_is_not_written(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let first = Asker::new("late-name");
     let token = granted(&*store, first.acquire_with_spare(LONG, SPARE))
@@ -173,7 +173,7 @@ async fn handed_over(store: &dyn Store, name: &str) -> (Asker, i64, HandedOver) 
 }
 
 /// A takeover names the caller that had the lease last as the former holder.
-pub async fn local_hand_over_is_named_by_a_takeover(fixture: &impl Fixture) {
+pub async fn local_hand_over_is_named_by_a_takeover(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let (first, token, next) = handed_over(&*store, "hand-over").await;
     until_not_held(&*store, &first.key).await;
@@ -185,7 +185,7 @@ pub async fn local_hand_over_is_named_by_a_takeover(fixture: &impl Fixture) {
 }
 
 /// A local hand-over of another lease, or of one that is over: lost, and nothing is written.
-pub async fn local_hand_over_of_another_lease_changes_nothing(fixture: &impl Fixture) {
+pub async fn local_hand_over_of_another_lease_changes_nothing(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let (holder, mut stranger) = (Asker::new("hand-over"), Asker::new("hand-over"));
     let grant = granted(&*store, holder.acquire_with_spare(LONG, SPARE)).await;
@@ -209,7 +209,7 @@ pub async fn local_hand_over_of_another_lease_changes_nothing(fixture: &impl Fix
 }
 
 /// A revoked lease may be handed over, which does not lengthen it.
-pub async fn local_hand_over_of_a_revoked_lease_is_written(fixture: &impl Fixture) {
+pub async fn local_hand_over_of_a_revoked_lease_is_written(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let first = Asker::new("hand-over");
     let grant = granted(&*store, first.acquire_with_spare(LONG, SPARE)).await;
@@ -228,7 +228,7 @@ pub async fn local_hand_over_of_a_revoked_lease_is_written(fixture: &impl Fixtur
 
 /// A token above those that were kept free: as many above it are kept free, alone and in a batch, and no later
 /// grant has them. A store that does not raise tokens need not do so.
-pub async fn local_hand_over_above_the_ceiling_moves_it(fixture: &impl Fixture) {
+pub async fn local_hand_over_above_the_ceiling_moves_it(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     if !store.capabilities().raises_tokens {
         return;

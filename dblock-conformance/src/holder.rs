@@ -2,14 +2,14 @@
 
 use dblock_core::store::{Outcome, Released, Store};
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{
     Asker, LONG, SHORT, assert_about, assert_left, changed, changes_nothing, existing, granted,
     granted_briefly, one, row, until_not_held,
 };
 
 /// Extend by the holder: the count is the given one, however often it is sent, and the lease is longer.
-pub async fn extend_writes_the_count_and_lengthens(fixture: &impl Fixture) {
+pub async fn extend_writes_the_count_and_lengthens(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let asker = Asker::new("extend");
     granted(&*store, asker.acquire(LONG)).await;
@@ -40,7 +40,7 @@ pub async fn extend_writes_the_count_and_lengthens(fixture: &impl Fixture) {
 }
 
 /// Extend with a short ttl: the count is written, the expiry does not change.
-pub async fn extend_never_shortens(fixture: &impl Fixture) {
+pub async fn extend_never_shortens(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let asker = Asker::new("shorten");
     granted(&*store, asker.acquire(LONG)).await;
@@ -61,7 +61,7 @@ pub async fn extend_never_shortens(fixture: &impl Fixture) {
 }
 
 /// Extend by anybody but the holder: lost, and nothing is written, not even a row.
-pub async fn extend_of_another_lease_changes_nothing(fixture: &impl Fixture) {
+pub async fn extend_of_another_lease_changes_nothing(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let (holder, stranger) = (Asker::new("extend"), Asker::new("extend"));
     assert_eq!(one(&*store, stranger.extend(1, LONG)).await, Outcome::Lost);
@@ -95,7 +95,7 @@ pub async fn extend_of_another_lease_changes_nothing(fixture: &impl Fixture) {
 
 /// Release by the holder: the count is 0, the rest of the row does not change; a repeated release frees nothing.
 /// Where rows do not outlive their leases, the row is gone, and a repeated release is lost.
-pub async fn release_frees_once(fixture: &impl Fixture) {
+pub async fn release_frees_once(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let asker = Asker::new("release");
     granted(&*store, asker.acquire(LONG)).await;
@@ -125,7 +125,7 @@ pub async fn release_frees_once(fixture: &impl Fixture) {
 }
 
 /// Release by anybody but the holder: lost, and nothing is written, not even a row.
-pub async fn release_of_another_lease_changes_nothing(fixture: &impl Fixture) {
+pub async fn release_of_another_lease_changes_nothing(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let (holder, stranger) = (Asker::new("release"), Asker::new("release"));
     assert_eq!(one(&*store, stranger.release()).await, Outcome::Lost);
@@ -155,7 +155,7 @@ async fn assert_powerless(store: &dyn Store, former: &Asker) {
 }
 
 /// Extend and Release of an expired lease that nobody took over: lost. It is never revived.
-pub async fn expired_lease_stays_lost(fixture: &impl Fixture) {
+pub async fn expired_lease_stays_lost(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let mut former = Asker::new("sticky");
     granted_briefly(&*store, &mut former, SHORT, 0).await;
@@ -165,7 +165,7 @@ pub async fn expired_lease_stays_lost(fixture: &impl Fixture) {
 }
 
 /// Late requests of a holder whose lease was taken over.
-pub async fn former_holder_changes_nothing_after_a_takeover(fixture: &impl Fixture) {
+pub async fn former_holder_changes_nothing_after_a_takeover(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let (mut former, next) = (Asker::new("takeover"), Asker::new("takeover"));
     granted_briefly(&*store, &mut former, SHORT, 0).await;
@@ -180,7 +180,7 @@ pub async fn former_holder_changes_nothing_after_a_takeover(fixture: &impl Fixtu
 }
 
 /// Late requests of a lease whose chain holds the key again under a new lease.
-pub async fn former_holder_changes_nothing_after_a_new_grant(fixture: &impl Fixture) {
+pub async fn former_holder_changes_nothing_after_a_new_grant(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let former = Asker::new("again");
     granted(&*store, former.acquire(LONG)).await;

@@ -6,7 +6,7 @@ use dblock_core::store::Store;
 use dblock_core::store::clock::Timestamp;
 use dblock_core::{InspectFilter, LockRow};
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{
     Asker, LONG, SHORT, batch, existing, granted, granted_briefly, one, until, until_not_held,
 };
@@ -22,7 +22,7 @@ async fn keys(store: &dyn Store, filter: InspectFilter) -> Vec<String> {
 }
 
 /// Characters of a prefix are no wildcards, and case and accents count.
-pub async fn inspect_compares_the_prefix_byte_by_byte(fixture: &impl Fixture) {
+pub async fn inspect_compares_the_prefix_byte_by_byte(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     hold(
         &*store,
@@ -49,7 +49,7 @@ pub async fn inspect_compares_the_prefix_byte_by_byte(fixture: &impl Fixture) {
 }
 
 /// Free and expired rows are returned only on request, and only where rows outlive their leases.
-pub async fn inspect_leaves_free_rows_out(fixture: &impl Fixture) {
+pub async fn inspect_leaves_free_rows_out(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let (held, free, mut expired) = (Asker::new("held"), Asker::new("free"), Asker::new("expired"));
     granted(&*store, held.acquire(LONG)).await;
@@ -71,7 +71,7 @@ pub async fn inspect_leaves_free_rows_out(fixture: &impl Fixture) {
 }
 
 /// Rows come in the byte order of their keys, up to the limit.
-pub async fn inspect_orders_and_limits(fixture: &impl Fixture) {
+pub async fn inspect_orders_and_limits(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     hold(
         &*store,
@@ -89,7 +89,7 @@ pub async fn inspect_orders_and_limits(fixture: &impl Fixture) {
 }
 
 /// A lock with waiters comes first, then the longest held. Pages of any size have every row once.
-pub async fn inspect_shows_the_urgent_first_and_in_pages(fixture: &impl Fixture) {
+pub async fn inspect_shows_the_urgent_first_and_in_pages(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     // Granted one after the other, and not in the order of their keys.
     for name in ["d", "c", "b", "a", "free", "out"] {
@@ -152,7 +152,7 @@ pub async fn inspect_shows_the_urgent_first_and_in_pages(fixture: &impl Fixture)
 }
 
 /// Times are µs since the Unix epoch, and they advance.
-pub async fn clock_is_near_ours_and_moves(fixture: &impl Fixture) {
+pub async fn clock_is_near_ours_and_moves(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let asker = Asker::new("clock");
     granted(&*store, asker.acquire(LONG)).await;
@@ -169,7 +169,7 @@ pub async fn clock_is_near_ours_and_moves(fixture: &impl Fixture) {
 }
 
 /// A second `migrate` and `check_schema` succeed, and no row is lost.
-pub async fn migrating_again_keeps_the_rows(fixture: &impl Fixture) {
+pub async fn migrating_again_keeps_the_rows(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let asker = Asker::new("migrate");
     granted(&*store, asker.acquire(LONG)).await;
@@ -179,7 +179,7 @@ pub async fn migrating_again_keeps_the_rows(fixture: &impl Fixture) {
 }
 
 /// Capabilities are the same each time and for each handle, and agree with the fence source.
-pub async fn capabilities_are_constant(fixture: &impl Fixture) {
+pub async fn capabilities_are_constant(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let capabilities = store.capabilities();
     assert_eq!(capabilities, store.capabilities());

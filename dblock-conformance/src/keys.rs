@@ -2,7 +2,7 @@
 
 use dblock_core::store::Outcome;
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{Asker, Grant, LONG, batch, existing, one, row};
 
 /// Keys that some database, collation or driver takes for each other.
@@ -104,7 +104,7 @@ pub fn look_alikes() -> Vec<String> {
 }
 
 /// Each of these keys has a row of its own, alone and in a batch.
-pub async fn keys_are_compared_byte_by_byte(fixture: &impl Fixture) {
+pub async fn keys_are_compared_byte_by_byte(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let askers: Vec<Asker> = look_alikes().iter().map(|key| Asker::new(key)).collect();
     let acquires: Vec<_> = askers.iter().map(|asker| asker.acquire(LONG)).collect();
@@ -141,7 +141,7 @@ pub async fn keys_are_compared_byte_by_byte(fixture: &impl Fixture) {
 }
 
 /// The `holder` column returns each text unchanged.
-pub async fn holders_are_kept_as_they_are(fixture: &impl Fixture) {
+pub async fn holders_are_kept_as_they_are(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let longest = "h".repeat(255);
     let holders = [

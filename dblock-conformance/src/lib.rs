@@ -80,7 +80,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dblock_core::LockRow;
-use dblock_core::store::Store;
+use dblock_core::store::{Store, StoreFuture};
 
 pub use self::acquire::*;
 pub use self::batch::*;
@@ -144,6 +144,38 @@ pub trait Fixture: Sync {
     /// told as a release.
     fn one_row(&self) -> bool {
         true
+    }
+}
+
+/// A [`Fixture`] of any type: with it each check is compiled once, and not for each store.
+#[doc(hidden)]
+pub trait AnyFixture: Sync {
+    fn store(&self) -> StoreFuture<'_, Arc<dyn Store>>;
+    fn bare(&self) -> StoreFuture<'_, Option<Arc<dyn Store>>>;
+    fn place<'a>(&'a self, rows: &'a [LockRow]) -> StoreFuture<'a, bool>;
+    fn hears(&self) -> bool;
+    fn one_row(&self) -> bool;
+}
+
+impl<F: Fixture> AnyFixture for F {
+    fn store(&self) -> StoreFuture<'_, Arc<dyn Store>> {
+        Box::pin(Fixture::store(self))
+    }
+
+    fn bare(&self) -> StoreFuture<'_, Option<Arc<dyn Store>>> {
+        Box::pin(Fixture::bare(self))
+    }
+
+    fn place<'a>(&'a self, rows: &'a [LockRow]) -> StoreFuture<'a, bool> {
+        Box::pin(Fixture::place(self, rows))
+    }
+
+    fn hears(&self) -> bool {
+        Fixture::hears(self)
+    }
+
+    fn one_row(&self) -> bool {
+        Fixture::one_row(self)
     }
 }
 

@@ -9,7 +9,7 @@ use dblock_core::store::{Outcome, Released, Store, StoreError, StoreErrorKind, W
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{Asker, LONG, batch, existing, granted, one, within};
 use super::keys::look_alikes;
 use super::successor::{lapsed, queued};
@@ -31,7 +31,7 @@ pub(super) async fn listening(
 /// Two listeners that have asked hear of each release, alone and in a batch, for any key. Other writes of the
 /// row before the release change nothing. Without the capability, or where no wake-ups arrive, `listen` ends at
 /// once as unsupported.
-pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
+pub async fn releases_of_wanted_keys_are_told(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     if !(store.capabilities().wake_ups && fixture.hears()) {
         let refused = within("listen to refuse", store.listen(&|_| ())).await;
@@ -88,7 +88,7 @@ pub async fn releases_of_wanted_keys_are_told(fixture: &impl Fixture) {
 
 /// Listeners that have asked hear who got a row that was passed on, alone and in a batch beside one that was
 /// freed. A key whose successor has lapsed is reported as freed.
-pub async fn passed_on_rows_are_told(fixture: &impl Fixture) {
+pub async fn passed_on_rows_are_told(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let can = store.capabilities();
     if !(can.wake_ups && can.queues && can.clock && fixture.hears()) {
@@ -147,7 +147,7 @@ pub async fn passed_on_rows_are_told(fixture: &impl Fixture) {
 }
 
 /// Dropping `listen` breaks nothing: the handle goes on, and can listen again.
-pub async fn listening_can_be_dropped(fixture: &impl Fixture) {
+pub async fn listening_can_be_dropped(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     if !(store.capabilities().wake_ups && fixture.hears()) {
         return;

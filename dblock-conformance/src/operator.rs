@@ -2,14 +2,14 @@
 
 use dblock_core::store::{Outcome, Released};
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{
     Asker, LONG, SHORT, assert_about, changed, changes_nothing, existing, force_release, granted,
     granted_briefly, key, one, revoke, row, until_not_held,
 };
 
 /// Extend of a revoked lease: the holder is told and its count written, but the lease is not lengthened.
-pub async fn revoked_lease_is_not_lengthened(fixture: &impl Fixture) {
+pub async fn revoked_lease_is_not_lengthened(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let asker = Asker::new("revoked");
     granted(&*store, asker.acquire(LONG)).await;
@@ -44,7 +44,7 @@ pub async fn revoked_lease_is_not_lengthened(fixture: &impl Fixture) {
 }
 
 /// The next lease is not revoked.
-pub async fn revocation_ends_with_the_lease(fixture: &impl Fixture) {
+pub async fn revocation_ends_with_the_lease(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let (first, next) = (Asker::new("revoked"), Asker::new("revoked"));
     granted(&*store, first.acquire(LONG)).await;
@@ -64,7 +64,7 @@ pub async fn revocation_ends_with_the_lease(fixture: &impl Fixture) {
 }
 
 /// Revoke of an absent, free or expired row: false, and nothing is written.
-pub async fn revoke_finds_only_held_rows(fixture: &impl Fixture) {
+pub async fn revoke_finds_only_held_rows(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let asker = Asker::new("revoke");
     assert!(!revoke(&*store, &asker.key).await);
@@ -81,7 +81,7 @@ pub async fn revoke_finds_only_held_rows(fixture: &impl Fixture) {
 }
 
 /// Force-release frees the key, and the former holder's requests find nothing.
-pub async fn force_release_frees_at_once(fixture: &impl Fixture) {
+pub async fn force_release_frees_at_once(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let (former, next) = (Asker::new("force"), Asker::new("force"));
     let bystander = Asker::new("force2");
@@ -123,7 +123,7 @@ pub async fn force_release_frees_at_once(fixture: &impl Fixture) {
 }
 
 /// Force-release of an absent, free or expired row: false.
-pub async fn force_release_finds_only_held_rows(fixture: &impl Fixture) {
+pub async fn force_release_finds_only_held_rows(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     assert!(!force_release(&*store, &key("nobody")).await);
     assert_eq!(row(&*store, &key("nobody")).await, None);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dblock_core::LockRow;
 use dblock_core::store::{NEXT_TTL, Outcome, Released, Store};
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{
     Asker, LONG, ROUNDS, SPARE, assert_about, batch, changed, changes_nothing, existing, granted, one, revoke,
 };
@@ -47,7 +47,7 @@ fn assert_passed_on(before: &LockRow, after: &LockRow, to: &Asker) {
 
 /// Release by the holder, with any count: the successor holds the row, with a token above the ceiling and not
 /// revoked. The former holder can change nothing.
-pub async fn release_passes_the_row_on(fixture: &impl Fixture) {
+pub async fn release_passes_the_row_on(fixture: &dyn AnyFixture) {
     if !queues(fixture).await {
         return;
     }
@@ -72,7 +72,7 @@ pub async fn release_passes_the_row_on(fixture: &impl Fixture) {
 
 /// Acquire by the lease that the row was passed on to, as after a lost wake-up: the same token, and the lease
 /// has its whole length.
-pub async fn successor_that_asks_after_the_release_is_granted(fixture: &impl Fixture) {
+pub async fn successor_that_asks_after_the_release_is_granted(fixture: &dyn AnyFixture) {
     if !queues(fixture).await {
         return;
     }
@@ -123,7 +123,7 @@ pub async fn successor_that_asks_after_the_release_is_granted(fixture: &impl Fix
 }
 
 /// A lease that was passed on is passed on again, and each token is larger.
-pub async fn tokens_grow_over_every_pass_on(fixture: &impl Fixture) {
+pub async fn tokens_grow_over_every_pass_on(fixture: &dyn AnyFixture) {
     if !queues(fixture).await {
         return;
     }
@@ -158,7 +158,7 @@ pub async fn tokens_grow_over_every_pass_on(fixture: &impl Fixture) {
 }
 
 /// Release by the holder when the successor's time is over: the key is free, without a successor.
-pub async fn release_frees_behind_a_lapsed_successor(fixture: &impl Fixture) {
+pub async fn release_frees_behind_a_lapsed_successor(fixture: &dyn AnyFixture) {
     if !queues(fixture).await {
         return;
     }
@@ -178,7 +178,7 @@ pub async fn release_frees_behind_a_lapsed_successor(fixture: &impl Fixture) {
 }
 
 /// Each state of a row in one batch of acquires, one of extends and one of releases.
-pub async fn batches_pass_on_free_and_withdraw(fixture: &impl Fixture) {
+pub async fn batches_pass_on_free_and_withdraw(fixture: &dyn AnyFixture) {
     if !queues(fixture).await {
         return;
     }

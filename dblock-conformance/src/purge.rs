@@ -6,7 +6,7 @@ use std::time::Duration;
 use dblock_core::store::{Outcome, Purged, Store};
 use dblock_core::{InspectFilter, Key};
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{
     Asker, BRIEF, LONG, ROUNDS, SHORT, existing, granted, granted_briefly, key, one, row, until,
 };
@@ -83,7 +83,7 @@ async fn does_nothing(store: &dyn Store) {
 
 /// A purge spares rows that are held, were held until just now, are wanted, or have a ceiling above the
 /// clock. It deletes all others.
-pub async fn purge_takes_only_idle_rows(fixture: &impl Fixture) {
+pub async fn purge_takes_only_idle_rows(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     if !store.capabilities().purge {
         return does_nothing(&*store).await;
@@ -119,7 +119,7 @@ pub async fn purge_takes_only_idle_rows(fixture: &impl Fixture) {
 }
 
 /// A step reads no more rows than its limit, after the given key, and says where to go on.
-pub async fn purge_goes_in_steps(fixture: &impl Fixture) {
+pub async fn purge_goes_in_steps(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     if !store.capabilities().purge {
         return does_nothing(&*store).await;
@@ -146,7 +146,7 @@ pub async fn purge_goes_in_steps(fixture: &impl Fixture) {
 }
 
 /// The first token after a purge is larger than the last before, and late requests find no row.
-pub async fn tokens_grow_over_a_purge(fixture: &impl Fixture) {
+pub async fn tokens_grow_over_a_purge(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     if !store.capabilities().purge {
         return does_nothing(&*store).await;

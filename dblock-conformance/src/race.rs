@@ -8,7 +8,7 @@ use dblock_core::store::{Outcome, Released, Store};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{Asker, Grant, LONG, batch, granted, one, within};
 
 /// How many askers hold one key, and the tokens in the order of their grants.
@@ -58,7 +58,7 @@ async fn pause() {
 }
 
 /// Eight handles race for one key, twenty times each.
-pub async fn one_owner_at_a_time(fixture: &impl Fixture) {
+pub async fn one_owner_at_a_time(fixture: &dyn AnyFixture) {
     const ROUNDS: usize = 20;
     let room = Arc::new(Room::default());
     let mut tasks = JoinSet::new();
@@ -97,7 +97,7 @@ async fn enter_alone(store: &dyn Store, asker: &Asker) -> i64 {
 }
 
 /// Four handles send batches over the same ten keys, half of them in the opposite order.
-pub async fn crossing_batches_exclude_each_other(fixture: &impl Fixture) {
+pub async fn crossing_batches_exclude_each_other(fixture: &dyn AnyFixture) {
     const ROUNDS: usize = 10;
     const KEYS: usize = 10;
     let rooms: Arc<Vec<Room>> = Arc::new((0..KEYS).map(|_| Room::default()).collect());
@@ -152,7 +152,7 @@ pub async fn crossing_batches_exclude_each_other(fixture: &impl Fixture) {
 
 /// Four handles ask at once for keys that have no row yet, alone and in batches of any order: each is granted
 /// once.
-pub async fn fresh_keys_are_granted_once(fixture: &impl Fixture) {
+pub async fn fresh_keys_are_granted_once(fixture: &dyn AnyFixture) {
     const RACERS: usize = 4;
     let mut stores = Vec::new();
     for _ in 0..RACERS {
@@ -181,7 +181,7 @@ pub async fn fresh_keys_are_granted_once(fixture: &impl Fixture) {
 }
 
 /// The same acquire arrives over two handles at once: one grant, answered twice.
-pub async fn repeated_requests_from_two_handles_agree(fixture: &impl Fixture) {
+pub async fn repeated_requests_from_two_handles_agree(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     for round in 0..20 {
         let asker = Asker::new(&format!("twice {round}"));

@@ -12,7 +12,7 @@ use dblock_core::store::{
 };
 use uuid::Uuid;
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{Asker, LONG, SHORT, changed, existing, granted, key, one, retry, row, until_not_held};
 
 /// How long the records of these checks are remembered: not at all, or for the whole check.
@@ -58,7 +58,7 @@ pub(super) async fn change(records: &dyn Records, key: &Key, change: RecordChang
 }
 
 /// Random writes on a few records, each compared with [`change_record`].
-pub async fn record_writes_are_carried_out_by_the_rules(fixture: &impl Fixture) {
+pub async fn record_writes_are_carried_out_by_the_rules(fixture: &dyn AnyFixture) {
     let stores = [fixture.store().await, fixture.store().await];
     let [Some(one), Some(other)] = [stores[0].records(), stores[1].records()] else {
         return;
@@ -146,7 +146,7 @@ fn about(expected: Option<&Record>, found: Option<&Record>) -> bool {
 }
 
 /// Of two writers that have read the same version, one writes.
-pub async fn record_is_written_by_one_of_two(fixture: &impl Fixture) {
+pub async fn record_is_written_by_one_of_two(fixture: &dyn AnyFixture) {
     let stores = [fixture.store().await, fixture.store().await];
     let [Some(one), Some(other)] = [stores[0].records(), stores[1].records()] else {
         return;
@@ -183,7 +183,7 @@ pub async fn record_is_written_by_one_of_two(fixture: &impl Fixture) {
 }
 
 /// A write without a lease is carried out whoever holds the key, and does not change the row.
-pub async fn record_without_a_lease_leaves_the_row(fixture: &impl Fixture) {
+pub async fn record_without_a_lease_leaves_the_row(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
     let holder = Asker::new("written beside a holder");
@@ -220,7 +220,7 @@ fn changes(token: i64) -> [RecordChange; 3] {
 }
 
 /// The outcome frees the row, with its successor, if the lease that it names holds it.
-pub async fn record_ends_the_lease_that_it_names(fixture: &impl Fixture) {
+pub async fn record_ends_the_lease_that_it_names(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
     let holder = Asker::new("ended with its record");
@@ -278,7 +278,7 @@ pub async fn record_ends_the_lease_that_it_names(fixture: &impl Fixture) {
 }
 
 /// A write that needs a lease changes nothing unless that lease is live.
-pub async fn record_is_written_under_the_lease_that_it_needs(fixture: &impl Fixture) {
+pub async fn record_is_written_under_the_lease_that_it_needs(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
     let holder = Asker::new("written under a lease");
@@ -317,7 +317,7 @@ pub async fn record_is_written_under_the_lease_that_it_needs(fixture: &impl Fixt
 }
 
 /// Writes that need a lease, beside the release of that lease: when both have ended, no record is left.
-pub async fn record_is_not_written_after_its_lease_was_released(fixture: &impl Fixture) {
+pub async fn record_is_not_written_after_its_lease_was_released(fixture: &dyn AnyFixture) {
     let stores = [fixture.store().await, fixture.store().await];
     let Some(records) = stores[0].records() else {
         return;
@@ -350,7 +350,7 @@ pub async fn record_is_not_written_after_its_lease_was_released(fixture: &impl F
 }
 
 /// A success is not replaced while it is remembered, and it can be deleted.
-pub async fn record_of_a_success_is_final(fixture: &impl Fixture) {
+pub async fn record_of_a_success_is_final(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
     let key = key("final");
@@ -405,7 +405,7 @@ pub async fn record_of_a_success_is_final(fixture: &impl Fixture) {
 }
 
 /// Records that are read together are the same as read alone, in the order of the keys.
-pub async fn records_are_read_together_as_alone(fixture: &impl Fixture) {
+pub async fn records_are_read_together_as_alone(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
     let [absent, one, other] = ["read:absent", "read:z%'", "read:a"].map(key);
@@ -426,7 +426,7 @@ pub async fn records_are_read_together_as_alone(fixture: &impl Fixture) {
 }
 
 /// Records are listed by prefix and state, in the order of their keys.
-pub async fn records_are_listed_by_prefix_and_state(fixture: &impl Fixture) {
+pub async fn records_are_listed_by_prefix_and_state(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
     for (name, state) in [
@@ -457,7 +457,7 @@ pub async fn records_are_listed_by_prefix_and_state(fixture: &impl Fixture) {
 }
 
 /// A purge deletes records that are no longer remembered, in steps, and none that is processing.
-pub async fn purge_of_records_spares_what_is_processing(fixture: &impl Fixture) {
+pub async fn purge_of_records_spares_what_is_processing(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
     for (n, state) in STATES.into_iter().chain(STATES).enumerate() {
@@ -485,7 +485,7 @@ pub async fn purge_of_records_spares_what_is_processing(fixture: &impl Fixture) 
 }
 
 /// Where the tables are missing, the error says how they are made, and a purge has nothing to do.
-pub async fn missing_records_name_the_remedy(fixture: &impl Fixture) {
+pub async fn missing_records_name_the_remedy(fixture: &dyn AnyFixture) {
     let Some(store) = fixture.bare().await else { return };
     let Some(records) = store.records() else { return };
     let key = key("a");

@@ -12,7 +12,7 @@ use dblock_core::store::{
     Request, Store,
 };
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{Asker, LONG, SHORT, batch, changed, existing, granted, one, row, until_not_held};
 use super::record::{self, entry};
 
@@ -53,7 +53,7 @@ fn recorded(outcome: &Outcome) -> (i64, bool) {
 }
 
 /// The acquire that is granted begins a record, with the token of its lease; no other acquire does.
-pub async fn record_begins_with_the_grant(fixture: &impl Fixture) {
+pub async fn record_begins_with_the_grant(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
     let first = Asker::new("begins");
@@ -101,7 +101,7 @@ pub async fn record_begins_with_the_grant(fixture: &impl Fixture) {
 }
 
 /// A release takes back what its lease began, even if the lease has expired or is passed on, and nothing else.
-pub async fn record_is_taken_back_with_the_release(fixture: &impl Fixture) {
+pub async fn record_is_taken_back_with_the_release(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let Some(records) = store.records() else { return };
     let mut of_lease = begun(1).version();
@@ -176,7 +176,7 @@ pub async fn record_is_taken_back_with_the_release(fixture: &impl Fixture) {
 }
 
 /// A batch of new and old keys, with records and without.
-pub async fn record_of_each_key_of_a_batch_is_begun(fixture: &impl Fixture) {
+pub async fn record_of_each_key_of_a_batch_is_begun(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     if store.records().is_none() {
         return;
@@ -232,7 +232,7 @@ pub async fn record_of_each_key_of_a_batch_is_begun(fixture: &impl Fixture) {
 }
 
 /// Random requests with random changes, each compared with the rules.
-pub async fn record_changes_with_requests_by_the_rules(fixture: &impl Fixture) {
+pub async fn record_changes_with_requests_by_the_rules(fixture: &dyn AnyFixture) {
     let stores = [fixture.store().await, fixture.store().await];
     if stores[0].records().is_none() {
         return;

@@ -4,12 +4,12 @@ use dblock_core::InspectFilter;
 use dblock_core::store::StoreErrorKind;
 use tokio::task::JoinSet;
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{Asker, LONG};
 
 /// Without tables every call names the remedy, and `migrate`, on many nodes at once, creates them. A store that
 /// needs no tables is ready at once.
-pub async fn missing_tables_name_the_remedy(fixture: &impl Fixture) {
+pub async fn missing_tables_name_the_remedy(fixture: &dyn AnyFixture) {
     let Some(one) = fixture.bare().await else {
         let store = fixture.store().await;
         store

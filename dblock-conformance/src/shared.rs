@@ -3,13 +3,13 @@
 
 use dblock_core::store::Outcome;
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{Asker, LONG, existing, one};
 
 const PROCESSES: u32 = 500;
 
 /// The limit is exact, and all of the holds, with names of the greatest length, fit into the row.
-pub async fn five_hundred_processes_share_a_key(fixture: &impl Fixture) {
+pub async fn five_hundred_processes_share_a_key(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     if !store.capabilities().shares {
         return;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use dblock_core::LockRow;
 use dblock_core::store::{HandedOver, Holder, NEXT_TTL, Outcome, QUEUE_AHEAD, Released, Store, Successor};
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{
     Asker, BRIEF, LONG, ROUNDS, SHORT, SPARE, assert_about, assert_told, changed, changes_nothing, existing,
     force_release, granted, granted_briefly, one, revoke, until, until_not_held,
@@ -13,7 +13,7 @@ use super::context::{
 
 /// Whether the store has successors, by a clock of its own; `clockless` checks the others. A store without
 /// successors answers a request for that with `Busy`, and a release frees the key.
-pub(super) async fn queues(fixture: &impl Fixture) -> bool {
+pub(super) async fn queues(fixture: &dyn AnyFixture) -> bool {
     let store = fixture.store().await;
     let can = store.capabilities();
     if can.queues {
@@ -118,7 +118,7 @@ async fn queued_behind_the_dead(store: &dyn Store, name: &str) -> (Asker, Asker)
 
 /// Acquire with `queue` of a row that another lease holds: the row names the request as its successor. A release
 /// passes on no more than [`NEXT_TTL`] of its ttl.
-pub async fn busy_acquire_becomes_the_successor(fixture: &impl Fixture) {
+pub async fn busy_acquire_becomes_the_successor(fixture: &dyn AnyFixture) {
     if !queues(fixture).await {
         return;
     }
@@ -169,7 +169,7 @@ pub async fn busy_acquire_becomes_the_successor(fixture: &impl Fixture) {
 }
 
 /// Acquire without `queue`, or without a time to queue for: busy, and the row names no successor.
-pub async fn busy_acquire_without_queue_is_no_successor(fixture: &impl Fixture) {
+pub async fn busy_acquire_without_queue_is_no_successor(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let (holder, waiter) = (Asker::new("plain"), Asker::new("plain"));
     granted(&*store, holder.acquire(LONG)).await;
@@ -181,7 +181,7 @@ pub async fn busy_acquire_without_queue_is_no_successor(fixture: &impl Fixture) 
 
 /// The successor asks again, with `queue` and without: it never loses waiting time, and its time as the
 /// successor never gets shorter.
-pub async fn successor_that_asks_again_keeps_its_place(fixture: &impl Fixture) {
+pub async fn successor_that_asks_again_keeps_its_place(fixture: &dyn AnyFixture) {
     if !queues(fixture).await {
         return;
     }
@@ -211,7 +211,7 @@ pub async fn successor_that_asks_again_keeps_its_place(fixture: &impl Fixture) {
 }
 
 /// A lease that has waited less, as long, or less than [`QUEUE_AHEAD`] longer: busy, with the same successor.
-pub async fn successor_stays_before_who_came_at_about_the_same_time(fixture: &impl Fixture) {
+pub async fn successor_stays_before_who_came_at_about_the_same_time(fixture: &dyn AnyFixture) {
     if !queues(fixture).await {
         return;
     }
@@ -230,7 +230,7 @@ pub async fn successor_stays_before_who_came_at_about_the_same_time(fixture: &im
 
 /// A lease that has waited [`QUEUE_AHEAD`] longer becomes the successor. The former one is told that the key is
 /// busy.
-pub async fn successor_that_came_later_is_replaced(fixture: &impl Fixture) {
+pub async fn successor_that_came_later_is_replaced(fixture: &dyn AnyFixture) {
     if !queues(fixture).await {
         return;
     }
@@ -249,7 +249,7 @@ pub async fn successor_that_came_later_is_replaced(fixture: &impl Fixture) {
 }
 
 /// A successor whose time is over is told that the key is busy, and anybody may become the successor.
-pub async fn lapsed_successor_is_replaced_by_anybody(fixture: &impl Fixture) {
+pub async fn lapsed_successor_is_replaced_by_anybody(fixture: &dyn AnyFixture) {
     if !queues(fixture).await {
         return;
     }
@@ -269,7 +269,7 @@ pub async fn lapsed_successor_is_replaced_by_anybody(fixture: &impl Fixture) {
 
 /// Release by the successor, live or lapsed: withdrawn, and the holder's part of the row does not change. A
 /// second release is lost, and the holder's own release frees the key.
-pub async fn successor_withdraws(fixture: &impl Fixture) {
+pub async fn successor_withdraws(fixture: &dyn AnyFixture) {
     if !queues(fixture).await {
         return;
     }
@@ -298,7 +298,7 @@ pub async fn successor_withdraws(fixture: &impl Fixture) {
 }
 
 /// Extends and revokes change the holder's part of the row and not the successor's.
-pub async fn extend_and_revoke_leave_the_successor(fixture: &impl Fixture) {
+pub async fn extend_and_revoke_leave_the_successor(fixture: &dyn AnyFixture) {
     if !queues(fixture).await {
         return;
     }
@@ -326,7 +326,7 @@ pub async fn extend_and_revoke_leave_the_successor(fixture: &impl Fixture) {
 }
 
 /// Anybody may take an expired row, which then has no successor.
-pub async fn takeover_clears_the_successor(fixture: &impl Fixture) {
+pub async fn takeover_clears_the_successor(fixture: &dyn AnyFixture) {
     if !queues(fixture).await {
         return;
     }
@@ -344,7 +344,7 @@ pub async fn takeover_clears_the_successor(fixture: &impl Fixture) {
 }
 
 /// Force-release frees the key, without a successor.
-pub async fn force_release_clears_the_successor(fixture: &impl Fixture) {
+pub async fn force_release_clears_the_successor(fixture: &dyn AnyFixture) {
     if !queues(fixture).await {
         return;
     }

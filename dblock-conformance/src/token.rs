@@ -1,12 +1,12 @@
 //! Fence tokens only grow.
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{
     Asker, LONG, SHORT, existing, force_release, granted, granted_briefly, one, until_not_held,
 };
 
 /// However the lease before ended, the next token is larger.
-pub async fn tokens_grow_over_every_change_of_owner(fixture: &impl Fixture) {
+pub async fn tokens_grow_over_every_change_of_owner(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let mut last = 0;
     let mut grown = |token: i64| {
@@ -30,7 +30,7 @@ pub async fn tokens_grow_over_every_change_of_owner(fixture: &impl Fixture) {
 
 /// Grants faster than the clock ticks: the ceiling runs ahead of the clock, and each token is larger all the
 /// same. A longer hold does not change the token.
-pub async fn quick_grants_have_different_tokens(fixture: &impl Fixture) {
+pub async fn quick_grants_have_different_tokens(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let mut last = 0;
     for _ in 0..100 {

@@ -3,13 +3,13 @@
 use dblock_core::store::clock::Timestamp;
 use dblock_core::store::{Outcome, Released};
 
-use super::Fixture;
+use super::AnyFixture;
 use super::context::{
     Asker, LONG, SHORT, assert_about, changed, changes_nothing, existing, granted, one, until,
 };
 
 /// A busy acquire writes until when it waits, never an earlier time, and nothing else.
-pub async fn wanted_is_only_extended(fixture: &impl Fixture) {
+pub async fn wanted_is_only_extended(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let holder = Asker::new("wanted");
     granted(&*store, holder.acquire(LONG)).await;
@@ -40,7 +40,7 @@ pub async fn wanted_is_only_extended(fixture: &impl Fixture) {
 }
 
 /// A reply to the holder says whether others wait, and a grant does not clear the others' wish.
-pub async fn wanted_is_reported_to_the_holder(fixture: &impl Fixture) {
+pub async fn wanted_is_reported_to_the_holder(fixture: &dyn AnyFixture) {
     let (store, other) = (fixture.store().await, fixture.store().await);
     let holder = Asker::new("wanted");
     granted(&*store, holder.acquire(LONG)).await;
@@ -73,7 +73,7 @@ pub async fn wanted_is_reported_to_the_holder(fixture: &impl Fixture) {
 }
 
 /// A wish ends when its time is over.
-pub async fn wanted_runs_out(fixture: &impl Fixture) {
+pub async fn wanted_runs_out(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;
     let holder = Asker::new("wanted");
     granted(&*store, holder.acquire(LONG)).await;

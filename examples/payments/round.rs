@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(100);
 const NEWS: Duration = Duration::from_secs(2);
 
 /// No round takes this long unless something hangs.
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(5);
 
 /// The events of a round.
 #[derive(Debug, Default)]

@@ -21,7 +21,7 @@ const KILLED_AT: u32 = 8;
 const LOOK: Duration = Duration::from_millis(50);
 
 /// No round takes this long unless something hangs.
-const LIMIT: Duration = Duration::from_mins(1);
+const LIMIT: Duration = Duration::from_mins(5);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {

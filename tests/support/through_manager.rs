@@ -25,11 +25,7 @@ mod tickets;
 mod tokens;
 mod waiting;
 
-use std::sync::Arc;
-
-use dblock::store::Store;
-use dblock_conformance::Fixture;
-use futures_util::future::BoxFuture;
+use dblock_conformance::AnyFixture;
 
 pub use self::capabilities::*;
 pub use self::exclusion::*;
@@ -46,27 +42,8 @@ pub use self::tickets::*;
 pub use self::tokens::*;
 pub use self::waiting::*;
 
-/// A [`Fixture`] of any type, so that each check is compiled once and not for each store.
-pub trait AnyFixture: Sync {
-    /// [`Fixture::store`]
-    fn store(&self) -> BoxFuture<'_, Arc<dyn Store>>;
-
-    /// [`Fixture::bare`]
-    fn bare(&self) -> BoxFuture<'_, Option<Arc<dyn Store>>>;
-}
-
-impl<F: Fixture> AnyFixture for F {
-    fn store(&self) -> BoxFuture<'_, Arc<dyn Store>> {
-        Box::pin(Fixture::store(self))
-    }
-
-    fn bare(&self) -> BoxFuture<'_, Option<Arc<dyn Store>>> {
-        Box::pin(Fixture::bare(self))
-    }
-}
-
 /// The suite for stores, and beside it each check through a manager: the same `#[tokio::test]`s of the same
-/// [`Fixture`] as [`store_conformance!`](dblock_conformance::store_conformance) makes.
+/// [`Fixture`](dblock_conformance::Fixture) as [`store_conformance!`](dblock_conformance::store_conformance) makes.
 #[macro_export]
 macro_rules! conformance {
     ($fixture:expr) => {

@@ -85,6 +85,8 @@ pub enum Outcome {
         wanted: bool,
         /// The count in the row: of a shared hold, how many call chains of the process are inside.
         count: u32,
+        /// Time until the first hold of another process ends, if the request asked for more room than there was.
+        room_in: Option<Duration>,
     },
     /// `Release`: the lease is over.
     Released(Released),
@@ -137,6 +139,7 @@ impl Outcome {
             revoked: false,
             wanted: false,
             count: 1,
+            room_in: None,
         }
     }
 
@@ -176,6 +179,15 @@ impl Outcome {
         self
     }
 
+    /// The same extension, with the time until there may be room.
+    #[must_use]
+    pub fn with_room_in(mut self, time: Option<Duration>) -> Self {
+        if let Self::Extended { room_in, .. } = &mut self {
+            *room_in = time;
+        }
+        self
+    }
+
     /// The same answer, with whether the change of the record was made if it is a grant.
     #[must_use]
     pub fn with_recorded(mut self, written: bool) -> Self {
@@ -205,6 +217,7 @@ mod tests {
                 .with_wanted(true)
                 .with_revoked(true)
                 .with_count(3)
+                .with_room_in(Some(second))
                 .with_recorded(true)
         };
         let granted = Outcome::Granted {
@@ -220,6 +233,7 @@ mod tests {
             revoked: true,
             wanted: true,
             count: 3,
+            room_in: Some(second),
         };
         assert_eq!(all(Outcome::extended(second)), extended);
         assert_eq!(all(Outcome::Lost), Outcome::Lost);
@@ -241,6 +255,7 @@ mod tests {
             revoked: false,
             wanted: false,
             count: 1,
+            room_in: None,
         };
         assert_eq!(Outcome::extended(second), plain);
         let next = Some(Key::new(None, "k").unwrap());

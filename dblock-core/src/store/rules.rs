@@ -154,6 +154,7 @@ fn extend(lease_id: Uuid, ask: &Extend, row: &mut LockRow) -> (Outcome, bool) {
         revoked: row.revoked,
         wanted: is_wanted(row),
         count: row.reentrant_count,
+        room_in: None,
     };
     (extended, true)
 }

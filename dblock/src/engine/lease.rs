@@ -315,7 +315,11 @@ impl Lease {
         let since = self.now();
         match answer.await.map(|(answer, _)| answer) {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(Unconfirmed::Lost(reason))) => Err(self.lost(reason)),
+            Ok(Err(Unconfirmed::Lost(reason))) => {
+                // One that shares the lease may have ended before the others.
+                let by_time = |own: &LostReason| matches!(own, LostReason::Expired | LostReason::MaxHold);
+                Err(self.lost(self.lost_reason().filter(by_time).unwrap_or(reason)))
+            }
             Ok(Err(Unconfirmed::NoAnswer(error))) => {
                 let waited = self.now().since(since);
                 Err(self.unconfirmed(

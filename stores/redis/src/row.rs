@@ -131,7 +131,8 @@ fn outcome(columns: &mut Columns<'_>, request: &Request) -> Result<Result<Outcom
         b'E' => Outcome::extended(columns.length()?)
             .with_revoked(columns.flag()?)
             .with_wanted(columns.flag()?)
-            .with_count(columns.count()?),
+            .with_count(columns.count()?)
+            .with_room_in(Some(columns.length()?).filter(|time| !time.is_zero())),
         b'R' => Outcome::Released(match (columns.flag()?, columns.flag()?) {
             (false, _) => Released::Before,
             (true, false) => Released::Freed,

@@ -32,6 +32,9 @@ use crate::progress::{during, during_seen};
 /// The grace where none is given and the lease is long enough.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// A store that has answered within this time answers now. A release is given up later only.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
 pub(crate) async fn run(store: &StoreArguments, arguments: &RunArguments) -> Result<Code, Failure> {
     let grace = grace(arguments)?;
     let mut signals = Signals::listen()?;
@@ -63,9 +66,25 @@ async fn connected(
         // One of them is not given without the others.
         _ => with_lock(&locks, store, arguments, grace, signals).await,
     };
-    // The store must still be told what was given up, such as a place in the queue.
-    locks.shutdown(Duration::ZERO).await;
+    leave(&locks, arguments.ttl, signals).await;
     code
+}
+
+/// The store must still be told what was given up, such as a place in the queue. Where it answers, the release of a lock is
+/// tried until its lease ends: others may have the row locked, or be faster.
+async fn leave(locks: &LockManager, ttl: Duration, signals: &mut Signals) {
+    let health = locks.health();
+    let answers = health.last_success.is_some_and(|ago| ago < ANSWERS_WITHIN);
+    let longest = if answers && health.pending_releases > 0 {
+        ttl
+    } else {
+        Duration::ZERO
+    };
+    tokio::select! {
+        biased;
+        () = during("waiting until the lock is released", locks.shutdown(longest)) => {}
+        _ = signals.ending() => locks.shutdown(Duration::ZERO).await,
+    }
 }
 
 async fn with_lock(

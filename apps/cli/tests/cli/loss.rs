@@ -4,6 +4,7 @@ use std::net::ToSocketAddrs as _;
 use std::time::Duration;
 
 use dblock_tests::proxy::{Proxy, Traffic};
+use dblock_tests::transaction::Transaction;
 use dblock_tests::{Backend, on_every_store};
 use tokio::process::Command;
 
@@ -19,6 +20,7 @@ on_every_store!(databases:
 on_every_store!(servers:
     without_the_database_the_command_ends_before_the_lease,
     a_stop_and_a_release_that_is_not_confirmed_are_both_told,
+    a_release_goes_on_while_others_have_the_row_locked,
 );
 
 /// Says on TERM what it got, and ends well.
@@ -156,6 +158,25 @@ async fn a_stop_and_a_release_that_is_not_confirmed_are_both_told(backend: Backe
         (Some(76), &"stopped".into()),
         "{told:?}"
     );
+}
+
+async fn a_release_goes_on_while_others_have_the_row_locked(backend: Backend) {
+    let ends = "touch ready; while ! [ -e go ]; do sleep 0.02; done";
+    let mut run = Script::start(&backend, &["--ttl", "10min"], ends);
+    run.file("ready").await;
+    let mut other = Transaction::begin(&backend).await;
+    let lock = format!("SELECT 1 FROM {} WHERE lock_key = 'a' FOR UPDATE", backend.table);
+    other.execute(lock).await;
+    std::fs::write(run.path("go"), "").unwrap();
+    let told = run.line().await;
+    assert!(
+        told.contains("the lock is free when its lease has ended"),
+        "{told}"
+    );
+    other.commit().await;
+    let told = run.ended().await;
+    assert_eq!(told.code, Some(0), "{told:?}");
+    assert!(backend.the_row("a").await.is_free(), "{told:?}");
 }
 
 /// Whether the command was told by TERM, and all of its processes ended before the lease did.

@@ -9,6 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 use tempfile::TempDir;
+use tokio::io::{AsyncBufReadExt as _, BufReader};
 use tokio::process::{Child, Command};
 
 /// The program, in a bare environment.
@@ -131,6 +132,15 @@ impl Script {
             .split_whitespace()
             .filter_map(|child| child.parse().ok())
             .collect()
+    }
+
+    /// The next line on its stderr.
+    pub(crate) async fn line(&mut self) -> String {
+        let child = self.child.as_mut().expect("it runs");
+        let mut line = String::new();
+        let mut stderr = BufReader::with_capacity(1, child.stderr.as_mut().unwrap());
+        stderr.read_line(&mut line).await.unwrap();
+        line
     }
 
     pub(crate) async fn ended(&mut self) -> Said {

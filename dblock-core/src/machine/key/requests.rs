@@ -332,12 +332,13 @@ impl<A, C> Machine<A, C> {
                 self.asking.note_answer(LastAnswer::RowLocked, env.now);
                 self.refuse_locked_out(self.asking.locked_since(env.now), env.now);
             }
-            Some((limit, Ok(Outcome::Extended { wanted, .. }))) if !held.has_room() => {
+            Some((limit, Ok(Outcome::Extended { wanted, room_in, .. }))) if !held.has_room() => {
                 if wanted {
                     // They may have come first.
                     held.hand_over_until(env.now);
                 }
-                let holder = held.holder(env.now);
+                let mut holder = held.holder(env.now);
+                holder.remaining = room_in.or(holder.remaining);
                 self.busy(holder, Some(limit), env);
             }
             _ => {}

@@ -67,7 +67,9 @@ pub(super) fn extend(lease_id: Uuid, ask: &Extend, share: &Share, row: &mut Lock
         revoked,
         wanted,
         count: hold.count,
+        room_in: None,
     };
+    let room_in = first_end(row, |hold| hold.lease_id != lease_id);
     let comes_next = share
         .enter
         .filter(|enter| comes_next(row, lease_id, enter.waited));
@@ -94,12 +96,13 @@ pub(super) fn extend(lease_id: Uuid, ask: &Extend, share: &Share, row: &mut Lock
     if !revoked {
         hold.expire_at = hold.expire_at.max(now + ask.ttl);
     }
-    let answer = answer(hold);
+    let mut answer = answer(hold);
     if let Some(enter) = share.enter
         && others > 0
         && hold.count < ask.count.max(1).saturating_add(enter.count)
     {
         want(row, enter.wanted_for);
+        answer = answer.with_room_in(room_in);
     }
     sum_up(row);
     (answer, true)
@@ -162,11 +165,16 @@ fn hold_of(row: &LockRow, lease_id: Uuid) -> Option<&SharedHold> {
 
 /// The holder, as one is told who waits for room: there may be some when the first of the holds ends.
 fn holder_until_room(row: &LockRow) -> Holder {
-    let ends = row.live_shared().map(|hold| hold.expire_at.since(row.now));
     Holder {
-        remaining: Some(ends.min().unwrap_or_else(|| row.remaining())),
+        remaining: Some(first_end(row, |_| true).unwrap_or_else(|| row.remaining())),
         ..holder(row)
     }
+}
+
+/// Time until the first of these holds ends.
+fn first_end(row: &LockRow, of: impl Fn(&SharedHold) -> bool) -> Option<Duration> {
+    let holds = row.live_shared().filter(|hold| of(hold));
+    holds.map(|hold| hold.expire_at.since(row.now)).min()
 }
 
 /// Drops what has expired, and brings the columns that all programs read up to date. There is a live hold.

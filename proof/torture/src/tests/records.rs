@@ -149,7 +149,7 @@ const SLOTS: usize = 3;
 const TASKS: u64 = 4;
 /// How long calls go on at least, and how long at most until enough has gone wrong.
 const LENGTH: Duration = Duration::from_secs(5);
-const TIMEOUT: Duration = Duration::from_mins(1);
+const TIMEOUT: Duration = Duration::from_mins(5);
 /// How often records go wrong before the checker must find it.
 const WRONGS: u32 = 10;
 

@@ -139,8 +139,9 @@ local function granted(until_then, wanted)
   return pack('<c1i8Bc19', 'G', until_then - now, wanted, token)
 end
 
-local function extended(until_then, wanted, counted)
-  return pack('<c1i8BBI4', 'E', until_then - now, revoked, wanted, counted)
+-- `room_in`: 0 for none.
+local function extended(until_then, wanted, counted, room_in)
+  return pack('<c1i8BBI4i8', 'E', until_then - now, revoked, wanted, counted, room_in)
 end
 
 -- `unpack` takes so many. Beyond that, each is read by itself.
@@ -223,9 +224,10 @@ for n, key in ipairs(KEYS) do
       if action == 'A' then
         answer = granted(mine['until'], wanted)
       elseif mine.number > 0 and number <= mine.number then
-        answer = extended(mine['until'], wanted, mine.count)
+        answer = extended(mine['until'], wanted, mine.count, 0)
       else
-        local others, chains = math.max(live_without() - mine.count, 0), math.max(holds, 1)
+        local others, first = live_without(asker)
+        local chains, room_in = math.max(holds, 1), 0
         mine.number, mine.count = number, chains
         if enter > 0 and comes_next(asker, waited) then
           mine.count = math.min(chains + math.min(enter, math.max(limit - others - chains, 0)), LARGEST_COUNT)
@@ -233,10 +235,11 @@ for n, key in ipairs(KEYS) do
         if revoked == 0 then
           mine['until'] = math.max(mine['until'], now + ttl)
         end
-        answer, changed = extended(mine['until'], wanted, mine.count), true
         if enter > 0 and others > 0 and mine.count < chains + enter then
           want(wanted_for)
+          room_in = first - now
         end
+        answer, changed = extended(mine['until'], wanted, mine.count, room_in), true
         sum_up()
       end
     elseif action == 'S' then
@@ -299,7 +302,7 @@ for n, key in ipairs(KEYS) do
         expire_at = math.max(holds > 0 and expire_at or 0, now + ttl)
       end
       count = math.max(holds, 1)
-      answer, changed = extended(expire_at, wanted, count), true
+      answer, changed = extended(expire_at, wanted, count, 0), true
     end
   end
   if #shared > 0 and count > 0 and expire_at > now and answer:find('^[EGTW]') then

@@ -222,6 +222,17 @@ fn one_who_waits_for_room_is_told_when_the_first_hold_ends() {
         panic!("it was free");
     };
     assert_eq!(holder.remaining, Some(SECOND));
+    let sharer = row.shared[0].lease_id;
+    let room_in = |row: &LockRow, request: &Request| match after(request, row).0 {
+        Outcome::Extended { room_in, .. } => room_in,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(room_in(&row, &enter(sharer, 1, 2, SECOND)), Some(MICRO));
+    assert_eq!(room_in(&row, &enter(sharer, 1, 3, SECOND)), None, "there is room");
+    assert_eq!(room_in(&row, &extend_share(sharer, 1, 1)), None, "nobody asks");
+    row.shared.truncate(1);
+    row.reentrant_count = 1;
+    assert_eq!(room_in(&row, &enter(sharer, 1, 1, SECOND)), None, "it has all");
 }
 
 #[test]
