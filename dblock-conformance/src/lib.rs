@@ -277,6 +277,7 @@ macro_rules! store_conformance {
 
             releases_of_wanted_keys_are_told,
             passed_on_rows_are_told,
+            room_is_told,
             listening_can_be_dropped,
 
             empty_batch_has_no_answers,

@@ -146,6 +146,39 @@ pub async fn passed_on_rows_are_told(fixture: &dyn AnyFixture) {
     }
 }
 
+/// Those who wait for a shared lock are told how many are inside and who comes first, or that they should ask.
+pub async fn room_is_told(fixture: &dyn AnyFixture) {
+    let store = fixture.store().await;
+    let can = store.capabilities();
+    if !(can.wake_ups && can.shares && fixture.hears()) {
+        return;
+    }
+    let other = fixture.store().await;
+    let (mut told, task) = listening(Arc::clone(&other)).await;
+    let [first, second, waits] = std::array::from_fn(|_| Asker::new("room"));
+    for asker in [&first, &second] {
+        granted(&*store, asker.acquire_with(LONG, |ask| ask.limit = Some(2))).await;
+    }
+    let ask = waits.acquire_with(LONG, |ask| {
+        (ask.limit, ask.wanted_for) = (Some(2), Some(LONG));
+        ask.queue = Some(Duration::ZERO);
+    });
+    let queued = one(&*other, ask.clone()).await;
+    assert!(matches!(queued, Outcome::Queued { .. }), "{queued:?}");
+    one(&*store, second.release()).await;
+    let to_ask = WakeUp::Released(first.key.clone());
+    let heard = async |told: &mut mpsc::UnboundedReceiver<WakeUp>, next| {
+        let heard = within("room to be told", told.recv()).await.expect("it listens");
+        let inside = if next == Some(waits.lease_id) { 1 } else { 2 };
+        let exact = WakeUp::may_enter(first.key.clone(), inside, next);
+        assert!(heard == to_ask || heard == exact, "{heard:?}");
+    };
+    heard(&mut told, Some(waits.lease_id)).await;
+    granted(&*other, ask).await;
+    heard(&mut told, None).await;
+    task.abort();
+}
+
 /// Dropping `listen` breaks nothing: the handle goes on, and can listen again.
 pub async fn listening_can_be_dropped(fixture: &dyn AnyFixture) {
     let store = fixture.store().await;

@@ -199,7 +199,9 @@ pub trait Store: Debug + Send + Sync + 'static {
     ///
     /// [`WakeUp::Listening`] is reported first. From then on it reports the releases of each key that an
     /// acquire asks for, until 10 seconds after the last such acquire. If it cannot, the future ends. A store
-    /// may report more: releases of all keys, and leases that expire.
+    /// may report more: releases of all keys, and leases that expire. Of a key that is shared it reports
+    /// [`WakeUp::MayEnter`] instead, as [`CarriedOut::tells`](rules::CarriedOut::tells) says, or
+    /// [`WakeUp::Released`], which makes all ask that wait.
     fn listen<'a>(&'a self, tell: &'a (dyn Fn(WakeUp) + Send + Sync)) -> StoreFuture<'a, StoreError> {
         let _ = tell;
         Box::pin(async {

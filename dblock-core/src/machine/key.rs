@@ -479,11 +479,32 @@ impl<A, C> Machine<A, C> {
         });
     }
 
+    /// A wake-up said that `inside` share the key, and that `next` comes first. Callers who share it already are not in the
+    /// row, and may have come before that lease.
+    pub fn handle_may_enter(&mut self, env: &mut Env<'_>, inside: u32, next: Option<Uuid>) {
+        let has_room = |limit: Option<u32>| limit.is_none_or(|limit| limit > inside);
+        let first = self.queue.first();
+        let is_next = next.is_none_or(|next| self.held.is_some() || self.asks_with(next));
+        if is_next && first.is_some_and(|(_, first)| has_room(first.call.options.limit)) {
+            self.handle_freed(env);
+        }
+    }
+
     /// A wake-up said that the key was passed on, with this token, to the lease with this id, ours or not.
     pub fn handle_passed_on(&mut self, env: &mut Env<'_>, lease_id: Uuid, fence_token: i64) {
         self.during(env, |machine, env| {
             machine.passed_on(lease_id, fence_token, env);
         });
+    }
+
+    /// A caller of this process waits with this lease.
+    fn asks_with(&self, lease_id: Uuid) -> bool {
+        let is_next = self
+            .asking
+            .place()
+            .is_some_and(|place| place.lease_id == lease_id);
+        let on_its_way = self.on_its_way.as_ref();
+        is_next || on_its_way.is_some_and(|sent| sent.lease_id == lease_id)
     }
 
     /// No wake-ups arrive any more.

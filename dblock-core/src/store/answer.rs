@@ -25,6 +25,16 @@ pub enum WakeUp {
         /// The token of that lease.
         fence_token: i64,
     },
+    /// A shared lock has room for others, or nobody any more who came before them, and somebody waits.
+    #[non_exhaustive]
+    MayEnter {
+        /// The key.
+        key: Key,
+        /// How many are inside: a caller with a larger limit may enter.
+        inside: u32,
+        /// The lease that comes first, if there is one.
+        next: Option<Uuid>,
+    },
 }
 
 impl WakeUp {
@@ -35,6 +45,11 @@ impl WakeUp {
             lease_id,
             fence_token,
         }
+    }
+
+    /// [`MayEnter`](Self::MayEnter): `inside` share `key`, and `next` comes first.
+    pub fn may_enter(key: Key, inside: u32, next: Option<Uuid>) -> Self {
+        Self::MayEnter { key, inside, next }
     }
 }
 

@@ -14,7 +14,7 @@ use super::record::RecordChange;
 pub use super::record::{RecordEffect, change_record};
 use super::{
     Acquire, Action, Extend, Holder, LockRow, NEXT_TTL, Outcome, QUEUE_AHEAD, Released, Request, StoreError,
-    StoreErrorKind, Successor, Transfer,
+    StoreErrorKind, Successor, Transfer, WakeUp,
 };
 use crate::key::Key;
 
@@ -26,9 +26,8 @@ pub struct CarriedOut {
     pub outcome: Outcome,
     /// The row has changed, and must be written.
     pub changed: bool,
-    /// Somebody may enter now: a [`Release`](Action::Release) has freed the key, or a shared lock has room for others, or
-    /// nobody any more who came before them. A store with wake-ups reports it if the row says that somebody waits.
-    pub freed: bool,
+    /// What a store with wake-ups reports: somebody waits, and has the lock now, or may enter.
+    pub tells: Option<WakeUp>,
     /// The change of the key's record that the request now makes, if it makes one, by [`change_record`].
     pub record: Option<RecordChange>,
 }
@@ -51,7 +50,7 @@ pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<CarriedOut, Sto
         Action::Release => release(request.lease_id, row),
         Action::Transfer(ask) => transfer(request.lease_id, ask, row)?,
     };
-    let freed = match &outcome {
+    let may_enter = match &outcome {
         Outcome::Released(released) => *released == Released::Freed,
         Outcome::Extended { .. } if row.is_shared() && row.reentrant_count < inside => true,
         // A phase begins with a lease that was passed on, or one who waited before others does so no longer.
@@ -60,12 +59,21 @@ pub fn carry_out(request: &Request, row: &mut LockRow) -> Result<CarriedOut, Sto
         }
         _ => false,
     };
+    let key = || request.key.clone();
+    let tells = match &outcome {
+        Outcome::Released(Released::PassedOn) => {
+            Some(WakeUp::passed_on(key(), row.lease_id, row.fence_token))
+        }
+        _ if !may_enter || !is_wanted(row) => None,
+        _ if row.is_shared() => Some(shared::may_enter(key(), row)),
+        _ => Some(WakeUp::Released(key())),
+    };
     let token = granted_token(&outcome).or(ends);
     let record = token.and_then(|token| Some(request.record.as_ref()?.of_lease(token)));
     Ok(CarriedOut {
         outcome,
         changed,
-        freed,
+        tells,
         record,
     })
 }

@@ -191,6 +191,11 @@ impl Driver {
                     shared.step(&cell, Machine::handle_freed);
                 }
             }
+            ListenerEvent::MayEnter(key, inside, next) => {
+                if let Some(cell) = shared.cells.find(&key) {
+                    shared.step(&cell, |machine, env| machine.handle_may_enter(env, inside, next));
+                }
+            }
             ListenerEvent::PassedOn(key, lease_id, fence_token) => {
                 if let Some(cell) = shared.cells.find(&key) {
                     shared.step(&cell, |machine, env| {

@@ -10,7 +10,7 @@ use dblock_core::machine::ownership::Ownership;
 use crate::batch::Fate;
 use crate::caller::{Asked, Caller, State, Transaction};
 use crate::plan::MS;
-use crate::store::{Lock, WakeUp};
+use crate::store::Lock;
 use crate::world::{Phase, What, World, tell};
 
 impl World {
@@ -443,7 +443,7 @@ impl World {
             row.reentrant_count = 0;
             row.next = None;
         }
-        self.wake_up(WakeUp { key, passed_on: None });
+        self.tell_released(key);
         let delay = self.delay();
         self.after(delay, What::Committed(caller));
     }

@@ -7,7 +7,7 @@ use dblock_core::machine::dispatch::time_limit;
 use dblock_core::machine::env::{Env, Time};
 use dblock_core::machine::key::Transmit;
 use dblock_core::machine::out::Note;
-use dblock_core::store::Kind;
+use dblock_core::store::{Kind, WakeUp};
 
 use crate::plan::{MS, US};
 use crate::process::{Cell, Chance, Machine};
@@ -148,15 +148,22 @@ impl World {
         if !process.alive || !process.listening {
             return;
         }
-        let wake_up = self.checks.wake_ups[wake_up];
+        let wake_up = self.checks.wake_ups[wake_up].clone();
         let row = &self.store.rows[wake_up.key].committed;
-        if wake_up.passed_on.is_some_and(|(lease, _)| lease != row.lease_id) {
+        if let WakeUp::PassedOn { lease_id, .. } = wake_up.says
+            && lease_id != row.lease_id
+        {
             self.came.note(Sometimes::LateWakeUp);
         }
         tell!(self, "P{at} receives {}", show::wake_up(&wake_up));
-        self.step(at, wake_up.key, |machine, env| match wake_up.passed_on {
-            None => machine.handle_freed(env),
-            Some((lease_id, token)) => machine.handle_passed_on(env, lease_id, token),
+        self.step(at, wake_up.key, |machine, env| match wake_up.says {
+            WakeUp::PassedOn {
+                lease_id,
+                fence_token,
+                ..
+            } => machine.handle_passed_on(env, lease_id, fence_token),
+            WakeUp::MayEnter { inside, next, .. } => machine.handle_may_enter(env, inside, next),
+            _ => machine.handle_freed(env),
         });
     }
 

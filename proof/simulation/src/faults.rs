@@ -7,7 +7,7 @@ use crate::caller::State;
 use crate::plan::{MS, S};
 use crate::show;
 use crate::sometimes::Sometimes;
-use crate::store::{Lock, WakeUp};
+use crate::store::Lock;
 use crate::world::{Phase, What, World, tell};
 
 #[derive(Debug, Clone, Copy)]
@@ -317,7 +317,7 @@ impl World {
             row.next = None;
             self.came.note(Sometimes::FreedUnderItsHolder);
             self.checks.forced.extend(leases);
-            self.wake_up(WakeUp { key, passed_on: None });
+            self.tell_released(key);
         } else {
             row.revoked = true;
             self.checks.revoked.extend(leases);

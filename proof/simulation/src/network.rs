@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use dblock_core::machine::dispatch::MAX_BATCH;
-use dblock_core::store::{Action, Kind, Outcome, Released, Request, StoreError, StoreErrorKind};
+use dblock_core::store::{self, Action, Kind, Outcome, Released, Request, StoreError, StoreErrorKind};
 
 use crate::batch::{Batch, Fate};
 use crate::ledger::names;
@@ -252,7 +252,7 @@ impl World {
                 if let Outcome::Released(Released::Freed | Released::PassedOn) = outcome {
                     self.checks.keys[key].runs.released.push(request.lease_id);
                 }
-                self.tell_of(key, &outcome);
+                self.tell_of(key);
             }
         }
         if commits {
@@ -327,23 +327,25 @@ impl World {
         self.drive_now(process);
     }
 
-    /// Sends the wake-ups of a committed release.
-    pub(crate) fn tell_of(&mut self, key: usize, outcome: &Outcome) {
-        let passed_on = match outcome {
-            Outcome::Released(Released::PassedOn) => {
-                let row = &self.store.rows[key].committed;
-                let passed_on = (row.lease_id, row.fence_token);
-                self.checks.passed_on(row.lease_id);
-                self.sees_passed_on(passed_on.0);
-                Some(passed_on)
-            }
-            _ if self.store.is_freed_for_others(key) => None,
-            _ => return,
+    /// Sends the wake-up of a committed statement.
+    pub(crate) fn tell_of(&mut self, key: usize) {
+        let Some(says) = self.store.rows[key].tells.take() else {
+            return;
         };
-        self.wake_up(WakeUp { key, passed_on });
+        if let store::WakeUp::PassedOn { lease_id, .. } = says {
+            self.checks.passed_on(lease_id);
+            self.sees_passed_on(lease_id);
+        }
+        self.wake_up(WakeUp { key, says });
     }
 
-    pub(crate) fn wake_up(&mut self, wake_up: WakeUp) {
+    /// Tells that a key was freed in another way.
+    pub(crate) fn tell_released(&mut self, key: usize) {
+        let says = store::WakeUp::Released(self.keys[key].clone());
+        self.wake_up(WakeUp { key, says });
+    }
+
+    fn wake_up(&mut self, wake_up: WakeUp) {
         if !self.plan.wake_ups {
             return;
         }

@@ -17,7 +17,7 @@ use crate::batch::{Answer, Ask, Fate};
 use crate::caller::{Next, Run, State, Step};
 use crate::plan::{MS, S};
 use crate::show;
-use crate::store::{Lock, WakeUp};
+use crate::store::Lock;
 use crate::world::{What, World, tell};
 
 /// How long a request for a record may take.
@@ -465,7 +465,7 @@ impl World {
                     "the outcome of caller {number} frees the row beside its child"
                 ));
             }
-            self.wake_up(WakeUp { key, passed_on: None });
+            self.tell_released(key);
         }
         self.store.flush();
         true

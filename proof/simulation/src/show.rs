@@ -3,7 +3,7 @@
 use dblock_core::machine::call::Call;
 use dblock_core::machine::env::Time;
 use dblock_core::machine::out::Refusal;
-use dblock_core::store::{Action, Outcome, Request, StoreError};
+use dblock_core::store::{self, Action, Outcome, Request, StoreError};
 use uuid::Uuid;
 
 use crate::store::WakeUp;
@@ -87,9 +87,20 @@ pub(crate) fn answer(answer: &Result<Outcome, StoreError>) -> String {
 }
 
 pub(crate) fn wake_up(wake_up: &WakeUp) -> String {
-    match wake_up.passed_on {
-        Some((id, token)) => format!("that it was passed on to {} with token {token}", lease(id)),
-        None => "that it was released".to_owned(),
+    match &wake_up.says {
+        store::WakeUp::PassedOn {
+            lease_id,
+            fence_token,
+            ..
+        } => format!(
+            "that it was passed on to {} with token {fence_token}",
+            lease(*lease_id)
+        ),
+        store::WakeUp::MayEnter { inside, next, .. } => {
+            let next = next.map_or_else(|| "nobody".to_owned(), lease);
+            format!("that {inside} share it, and {next} comes first")
+        }
+        _ => "that it was released".to_owned(),
     }
 }
 

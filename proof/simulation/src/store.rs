@@ -6,7 +6,7 @@ use dblock_core::LockRow;
 use dblock_core::store::clock::Timestamp;
 use dblock_core::store::rules::{self, Take, Took};
 use dblock_core::store::rules::{RecordEffect, carry_out, change_record, may_be_forgotten, still_busy};
-use dblock_core::store::{Outcome, Record, Request, StoreError};
+use dblock_core::store::{self, Outcome, Record, Request, StoreError};
 use uuid::Uuid;
 
 #[derive(Debug)]
@@ -23,8 +23,8 @@ pub(crate) struct Row {
     uncommitted: LockRow,
     /// The row that a crash leaves.
     durable: LockRow,
-    /// The statement that has changed it lets somebody enter.
-    freed: bool,
+    /// What the statement that has changed it tells others.
+    pub(crate) tells: Option<store::WakeUp>,
     pub(crate) lock: Lock,
     /// The record of the key, in the same three states.
     pub(crate) record: Option<Record>,
@@ -54,10 +54,10 @@ pub(crate) enum Lock {
 }
 
 /// A wake-up, sent after a commit.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(crate) struct WakeUp {
     pub(crate) key: usize,
-    pub(crate) passed_on: Option<(Uuid, i64)>,
+    pub(crate) says: store::WakeUp,
 }
 
 const BEGIN: i64 = 1_000_000_000_000;
@@ -68,7 +68,7 @@ impl Database {
             committed: LockRow::new(key.clone(), Timestamp::EPOCH),
             uncommitted: LockRow::new(key.clone(), Timestamp::EPOCH),
             durable: LockRow::new(key.clone(), Timestamp::EPOCH),
-            freed: false,
+            tells: None,
             lock: Lock::Nobody,
             record: None,
             uncommitted_record: None,
@@ -110,7 +110,7 @@ impl Database {
         row.uncommitted.now = clock;
         row.lock = Lock::Batch(batch);
         let carried_out = carry_out(request, &mut row.uncommitted)?;
-        row.freed = carried_out.freed;
+        row.tells = carried_out.tells;
         let effect = carried_out.record.map_or(RecordEffect::Nothing, |change| {
             change_record(&request.key, &change, row.record.as_ref(), clock)
         });
@@ -191,17 +191,6 @@ impl Database {
         }
         self.flush();
         kept
-    }
-
-    /// Whether the committed row said, when it was written, that somebody waits.
-    fn is_wanted(&self, key: usize) -> bool {
-        let row = &self.rows[key].committed;
-        row.wanted_until > row.now
-    }
-
-    /// The statement that was committed last lets somebody enter, and somebody waits.
-    pub(crate) fn is_freed_for_others(&self, key: usize) -> bool {
-        self.rows[key].freed && self.is_wanted(key)
     }
 
     /// The committed row, with the clock's time.

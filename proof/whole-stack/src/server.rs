@@ -5,9 +5,7 @@ use std::time::Duration;
 
 use dblock::store::clock::Timestamp;
 use dblock::store::rules::carry_out;
-use dblock::store::{
-    Acquire, Action, MemoryStore, Outcome, Released, Request, Store as _, StoreError, WakeUp,
-};
+use dblock::store::{Acquire, Action, MemoryStore, Outcome, Request, Store as _, StoreError, WakeUp};
 use dblock::{Key, LockRow};
 use futures_util::FutureExt as _;
 use uuid::Uuid;
@@ -46,18 +44,18 @@ impl Server {
         let key = &request.key;
         let before = self.row(key);
         let mut row = before.unwrap_or_else(|| LockRow::new(key.clone(), Timestamp::EPOCH));
-        let freed = carry_out(request, &mut row).is_ok_and(|done| done.freed);
+        let tells = carry_out(request, &mut row).ok().and_then(|done| done.tells);
         let answers = self.rows.apply(slice::from_ref(request)).now_or_never();
         let answer = answers
             .and_then(|answers| answers.into_iter().next())
             .expect(AT_ONCE);
-        let wakes = self.row(key).and_then(|row| match &answer {
-            Ok(Outcome::Released(Released::PassedOn)) => {
-                Some(WakeUp::passed_on(key.clone(), row.lease_id, row.fence_token))
+        // The store's own row has the token of a row that was passed on.
+        let wakes = match (tells, self.row(key)) {
+            (Some(WakeUp::PassedOn { key, .. }), Some(row)) => {
+                Some(WakeUp::passed_on(key, row.lease_id, row.fence_token))
             }
-            Ok(_) if freed && row.wanted_until > row.now => Some(WakeUp::Released(key.clone())),
-            _ => None,
-        });
+            (tells, _) => tells,
+        };
         Done { answer, wakes }
     }
 

@@ -70,6 +70,12 @@ impl World {
                 let (lease, token) = (self.lease(*lease_id), self.token(*fence_token));
                 format!("{} was passed on to {lease} with token {token}", key.as_str())
             }
+            WakeUp::MayEnter {
+                key, inside, next, ..
+            } => {
+                let next = next.map_or_else(|| "nobody".to_owned(), |next| self.lease(next));
+                format!("{} is shared by {inside}, and {next} comes first", key.as_str())
+            }
             other => format!("{other:?}"),
         }
     }

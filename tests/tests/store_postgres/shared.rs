@@ -230,7 +230,7 @@ async fn those_that_wait_are_told() {
         return;
     };
     let mut listener = Listener::listening(bench.store()).await;
-    let freed = WakeUp::Released(key("k"));
+    let may_enter = |inside| WakeUp::may_enter(key("k"), inside, None);
     // Nobody waits yet.
     ask(&store, &extend_share(&first, 1, 3)).await;
     ask(&store, &extend_share(&first, 2, 2)).await;
@@ -238,14 +238,14 @@ async fn those_that_wait_are_told() {
     ask_of(&mut waits).limit = Some(1);
     assert!(matches!(ask(&store, &waits).await, Outcome::Busy(_)));
     ask(&store, &extend_share(&first, 3, 1)).await;
-    assert_eq!(listener.next().await, freed);
+    assert_eq!(listener.next().await, may_enter(2));
     // Nobody leaves.
     ask(&store, &extend_share(&first, 4, 1)).await;
     assert_eq!(
         ask(&store, &release(&second)).await,
         Outcome::Released(Released::Freed)
     );
-    assert_eq!(listener.next().await, freed);
+    assert_eq!(listener.next().await, may_enter(1));
     let next = queueing("k", TTL);
     assert!(matches!(ask(&store, &next).await, Outcome::Queued { .. }));
     assert_eq!(

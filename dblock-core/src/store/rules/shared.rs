@@ -13,8 +13,9 @@ use std::time::Duration;
 use uuid::Uuid;
 
 use super::{busy, grant, granted, holder, is_wanted, pass_on, queue, want};
+use crate::key::Key;
 use crate::store::{
-    Acquire, Extend, Holder, LockRow, Outcome, Released, Share, SharedHold, StoreError, Successor,
+    Acquire, Extend, Holder, LockRow, Outcome, Released, Share, SharedHold, StoreError, Successor, WakeUp,
 };
 
 /// An acquire of a shared hold. Who holds the key already enters at once only where [`has_room`] says so.
@@ -123,6 +124,12 @@ pub(super) fn release(lease_id: Uuid, row: &mut LockRow) -> Option<Released> {
     row.reentrant_count = 0;
     row.next = None;
     Some(Released::Freed)
+}
+
+/// What those are told who wait for a shared lock.
+pub(super) fn may_enter(key: Key, row: &LockRow) -> WakeUp {
+    let next = row.next.as_ref().filter(|next| next.until > row.now);
+    WakeUp::may_enter(key, inside(row), next.map(|next| next.lease_id))
 }
 
 /// One more may enter beside those who share the key.

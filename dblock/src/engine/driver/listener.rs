@@ -29,6 +29,8 @@ pub(super) enum ListenerEvent {
     Listening,
     /// A key has been freed for which others waited.
     Released(Key),
+    /// So many share a key, and this lease comes first.
+    MayEnter(Key, u32, Option<Uuid>),
     /// A key was passed on to this lease, with this token.
     PassedOn(Key, Uuid, i64),
     /// No wake-ups arrive from now on.
@@ -96,6 +98,9 @@ impl Listener {
                 biased;
                 Some(wake_up) = self.told.recv() => match wake_up {
                     WakeUp::Released(key) => return ListenerEvent::Released(key),
+                    WakeUp::MayEnter { key, inside, next, .. } => {
+                        return ListenerEvent::MayEnter(key, inside, next);
+                    }
                     WakeUp::PassedOn { key, lease_id, fence_token, .. } => {
                         return ListenerEvent::PassedOn(key, lease_id, fence_token);
                     }

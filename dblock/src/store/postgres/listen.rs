@@ -21,7 +21,7 @@ use uuid::Uuid;
 use uuid::fmt::Hyphenated;
 
 use super::session::Mark;
-use super::sql::{PASSED_ON, RELEASED};
+use super::sql::{MAY_ENTER, PASSED_ON, RELEASED};
 use super::{PostgresStore, error};
 use crate::Key;
 use crate::store::WakeUp;
@@ -91,7 +91,7 @@ pub(super) async fn heard_after(store: &PostgresStore) -> Result<Duration, Store
     prove(store, &mut listener).await
 }
 
-/// Reads a payload: a letter for its kind; for a pass-on the lease and its token; and the key.
+/// Reads a payload, as [`super::sql`] has them.
 ///
 /// Every user of the database can send notifications. A payload that cannot be read is ignored, and a forged
 /// release only makes waiters ask. A forged pass-on would let the successor enter beside the holder, but it
@@ -100,6 +100,16 @@ fn wake_up(payload: &str) -> Option<WakeUp> {
     let key = |text| Key::new(None, text).ok();
     if let Some(released) = payload.strip_prefix(RELEASED) {
         return key(released).map(WakeUp::Released);
+    }
+    if let Some(shared) = payload.strip_prefix(MAY_ENTER) {
+        let (inside, rest) = shared.split_once(' ')?;
+        let (next, shared) = rest.split_once(' ')?;
+        let next = if next.is_empty() {
+            None
+        } else {
+            Some(Uuid::try_parse(next).ok()?)
+        };
+        return Some(WakeUp::may_enter(key(shared)?, inside.parse().ok()?, next));
     }
     let (lease, rest) = payload
         .strip_prefix(PASSED_ON)?
@@ -213,6 +223,10 @@ mod tests {
     fn a_payload_is_read_or_ignored() {
         let (key, lease_id) = (Key::new(None, "lé k").unwrap(), Uuid::now_v7());
         assert_eq!(wake_up("rlé k"), Some(WakeUp::Released(key.clone())));
+        for (next, text) in [(None, String::new()), (Some(lease_id), lease_id.to_string())] {
+            let may_enter = WakeUp::may_enter(key.clone(), u32::MAX, next);
+            assert_eq!(wake_up(&format!("s{} {text} lé k", u32::MAX)), Some(may_enter));
+        }
         let passed_on = WakeUp::passed_on(key, lease_id, i64::MAX);
         assert_eq!(wake_up(&format!("p{lease_id}{} lé k", i64::MAX)), Some(passed_on));
         let nobody = "p0123456789-0123456789-0123456789-01231 k";
@@ -222,6 +236,10 @@ mod tests {
             "p",
             "k",
             "pk",
+            "s",
+            "s1 k",
+            "s1 x k",
+            "s4294967296  k",
             nobody,
             &format!("p{lease_id}"),
             &format!("p{lease_id}1 "),

@@ -8,7 +8,7 @@ use sqlx::postgres::PgRow;
 
 use super::certain::certain;
 use super::session::Session;
-use super::sql::{PASSED_ON, RELEASED};
+use super::sql::{MAY_ENTER, PASSED_ON, RELEASED};
 use super::statement::Statement;
 use super::{PostgresStore, error, row};
 use crate::Key;
@@ -17,7 +17,7 @@ use crate::store::rules::{CarriedOut, carry_out, may_be_forgotten};
 use crate::store::sharing;
 use crate::store::sql_row::{self, WIDTH, with_shared};
 use crate::store::{
-    Action, Kind, LockRow, Outcome, Released, Request, StoreError, StoreErrorKind, Successor, schema,
+    Action, Kind, LockRow, Outcome, Released, Request, StoreError, StoreErrorKind, Successor, WakeUp, schema,
 };
 
 type Answer = Result<Outcome, StoreError>;
@@ -179,7 +179,7 @@ impl Part<'_> {
         let CarriedOut {
             outcome,
             changed,
-            freed,
+            tells,
             ..
         } = carry_out(&self.requests[place], &mut row)?;
         if !changed {
@@ -189,14 +189,7 @@ impl Part<'_> {
                 return Ok(Decided::Answer(outcome));
             }
         }
-        let tells = match outcome {
-            Outcome::Released(Released::PassedOn) => Some(format!(
-                "{PASSED_ON}{}{} {}",
-                row.lease_id, row.fence_token, row.key
-            )),
-            _ if freed && row.wanted_until > row.now => Some(format!("{RELEASED}{}", row.key)),
-            _ => None,
-        };
+        let tells = tells.as_ref().and_then(payload);
         let change = Change {
             place,
             outcome,
@@ -252,6 +245,26 @@ impl Part<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// What to tell those that listen. [`super::listen`] reads it.
+fn payload(wake_up: &WakeUp) -> Option<String> {
+    match wake_up {
+        WakeUp::PassedOn {
+            key,
+            lease_id,
+            fence_token,
+            ..
+        } => Some(format!("{PASSED_ON}{lease_id}{fence_token} {key}")),
+        WakeUp::MayEnter {
+            key, inside, next, ..
+        } => {
+            let next = next.map(|next| next.to_string()).unwrap_or_default();
+            Some(format!("{MAY_ENTER}{inside} {next} {key}"))
+        }
+        WakeUp::Released(key) => Some(format!("{RELEASED}{key}")),
+        _ => None,
     }
 }
 

@@ -95,6 +95,10 @@ pub(super) const RELEASED: char = 'r';
 /// First letter of a pass-on's payload. The lease in 36 letters, its token, a space, and the key follow.
 pub(super) const PASSED_ON: char = 'p';
 
+/// First letter of the payload for those who wait for a shared lock. How many share it, a space, the lease that comes first
+/// or nothing, a space, and the key follow.
+pub(super) const MAY_ENTER: char = 's';
+
 /// Whether a statement notifies those that wait for its rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Notify {

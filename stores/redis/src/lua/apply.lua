@@ -85,6 +85,8 @@ end
 
 -- The rules of shared holds, as `rules::shared` has them.
 local LARGEST_COUNT = 4294967295
+-- Stands for no lease in what those are told who wait.
+local NOBODY = string.rep('\0', 16)
 
 -- The lease that the row names while the lock is shared, and that no request names.
 local function phase_of(first)
@@ -316,7 +318,8 @@ for n, key in ipairs(KEYS) do
   if passed_on then
     tell(channel, 'p' .. lease .. token .. key:sub(prefix + 1))
   elseif freed and wanted_until > now then
-    tell(channel, 'r' .. key:sub(prefix + 1))
+    local first = next and next['until'] > now and next.lease or NOBODY
+    tell(channel, pack('<c1I4c16', 's', count, first) .. key:sub(prefix + 1))
   end
   answers[n] = answer
 end

@@ -140,6 +140,50 @@ fn when_the_stretch_is_over_the_store_is_asked() {
     assert_eq!(counts(&mut a), (3, Some(1)));
 }
 
+/// Whether the process asks when it is told this.
+fn asks_when(process: &mut Process, inside: u32, next: Option<Uuid>) -> bool {
+    process.says(|machine, env| machine.handle_may_enter(env, inside, next));
+    process.sends().is_some()
+}
+
+#[test]
+fn one_who_waits_for_room_asks_when_it_may_enter() {
+    let waits = || {
+        let mut process = Process::new();
+        comes(&mut process, "a", sharing(3));
+        let lease = process.sends().unwrap().lease_id;
+        (process, lease)
+    };
+    let (other, queued) = (Uuid::now_v7(), || Outcome::queued(holder(7), 3 * SECOND));
+    let (mut next, lease) = waits();
+    assert!(!asks_when(&mut next, 2, Some(lease)), "its answer is on its way");
+    next.answered(queued());
+    assert!(next.sends().is_some(), "it was told meanwhile");
+    next.answered(queued());
+    assert!(!asks_when(&mut next, 3, Some(lease)), "there is no room");
+    assert!(!asks_when(&mut next, 2, Some(other)), "another comes first");
+    assert!(asks_when(&mut next, 2, Some(lease)));
+    next.answered(queued());
+    assert!(asks_when(&mut next, 2, None));
+    let (mut behind, _) = waits();
+    behind.answered(Outcome::Busy(holder(7)));
+    assert!(!asks_when(&mut behind, 2, Some(other)));
+    assert!(asks_when(&mut behind, 2, None));
+}
+
+#[test]
+fn those_who_share_the_key_already_ask_beside_the_one_that_comes_next() {
+    let mut a = shared(3);
+    comes(&mut a, "b", sharing(3));
+    counts(&mut a);
+    answered(&mut a, 1);
+    assert!(!asks_when(&mut a, 3, None), "there is no room");
+    assert!(
+        asks_when(&mut a, 2, Some(Uuid::now_v7())),
+        "b may have come before"
+    );
+}
+
 #[test]
 fn a_place_goes_to_the_next_caller_or_back_to_the_store() {
     let mut a = shared(3);
