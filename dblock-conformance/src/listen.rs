@@ -8,6 +8,7 @@ use std::time::Duration;
 use dblock_core::store::{Outcome, Released, Store, StoreError, StoreErrorKind, WakeUp};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
+use uuid::Uuid;
 
 use super::AnyFixture;
 use super::context::{Asker, LONG, batch, existing, granted, one, within};
@@ -159,23 +160,35 @@ pub async fn room_is_told(fixture: &dyn AnyFixture) {
     for asker in [&first, &second] {
         granted(&*store, asker.acquire_with(LONG, |ask| ask.limit = Some(2))).await;
     }
-    let ask = waits.acquire_with(LONG, |ask| {
-        (ask.limit, ask.wanted_for) = (Some(2), Some(LONG));
-        ask.queue = Some(Duration::ZERO);
-    });
+    let queues = |asker: &Asker| {
+        asker.acquire_with(LONG, |ask| {
+            (ask.limit, ask.wanted_for) = (Some(2), Some(LONG));
+            ask.queue = Some(Duration::ZERO);
+        })
+    };
+    let (ask, to_ask) = (queues(&waits), first.release());
     let queued = one(&*other, ask.clone()).await;
     assert!(matches!(queued, Outcome::Queued { .. }), "{queued:?}");
     one(&*store, second.release()).await;
     let to_ask = WakeUp::Released(first.key.clone());
-    let heard = async |told: &mut mpsc::UnboundedReceiver<WakeUp>, next| {
+    let mut heard = async |inside, next: Option<Uuid>| {
         let heard = within("room to be told", told.recv()).await.expect("it listens");
-        let inside = if next == Some(waits.lease_id) { 1 } else { 2 };
-        let exact = WakeUp::may_enter(first.key.clone(), inside, next);
-        assert!(heard == to_ask || heard == exact, "{heard:?}");
+        let is_exact = matches!(&heard, WakeUp::MayEnter { key, inside: told, next: first, .. }
+            if *key == to_ask.key && *told == inside && first.map(|(lease, _)| lease) == next);
+        assert!(
+            is_exact || heard == WakeUp::Released(to_ask.key.clone()),
+            "{heard:?}"
+        );
     };
-    heard(&mut told, Some(waits.lease_id)).await;
-    granted(&*other, ask).await;
-    heard(&mut told, None).await;
+    heard(1, Some(ask.lease_id)).await;
+    granted(&*other, ask.clone()).await;
+    heard(2, None).await;
+    let gives_up = Asker::new("room");
+    let queued = one(&*other, queues(&gives_up)).await;
+    assert!(matches!(queued, Outcome::Queued { .. }), "{queued:?}");
+    let withdrawn = one(&*other, gives_up.release()).await;
+    assert_eq!(withdrawn, Outcome::Withdrawn);
+    heard(2, None).await;
     task.abort();
 }
 

@@ -5,11 +5,19 @@
 pub mod memory {
     //! The memory store.
 
-    use crate::store::{LockRow, MemoryStore};
+    use crate::store::{LockRow, MemoryStore, Outcome, Request, StoreError, WakeUp};
 
     /// Writes rows past the contract, in the place of those with the same keys.
     pub fn place(store: &MemoryStore, rows: &[LockRow]) {
         store.place(rows);
+    }
+
+    /// Carries out a request. Returns what a store with wake-ups tells then, too.
+    ///
+    /// # Errors
+    /// The store's answer.
+    pub fn apply(store: &MemoryStore, request: &Request) -> Result<(Outcome, Option<WakeUp>), StoreError> {
+        store.apply_telling(request)
     }
 }
 

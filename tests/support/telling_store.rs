@@ -2,12 +2,10 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use dblock::InspectFilter;
+use dblock::open;
 use dblock::store::{
-    Capabilities, MemoryStore, Outcome, Released, Request, Store, StoreError, StoreErrorKind, StoreFuture,
-    WakeUp,
+    Capabilities, MemoryStore, Outcome, Request, Store, StoreError, StoreErrorKind, StoreFuture, WakeUp,
 };
-use futures_util::FutureExt;
 use tokio::sync::broadcast;
 
 /// Clones share the rows and hear of each other's releases.
@@ -65,27 +63,16 @@ impl Store for TellingStore {
 
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
         Box::pin(async move {
-            // Nobody changes a row before what was done to it is read.
+            // They are told in the order of the changes.
             let _order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
-            let answers = at_once(self.inner.apply(requests));
-            for (request, answer) in requests.iter().zip(&answers) {
-                let Ok(Outcome::Released(released @ (Released::Freed | Released::PassedOn))) = answer else {
-                    continue;
-                };
-                let key = request.key.clone();
-                let filter = InspectFilter::new().prefix(key.as_str()).include_free();
-                let rows = at_once(self.inner.inspect(&filter)).expect("memory can be read");
-                let row = rows.iter().find(|row| row.key == key);
-                let row = row.expect("the row was released");
-                if *released == Released::PassedOn {
-                    let _ = self
-                        .wake_ups
-                        .send(Some(WakeUp::passed_on(key, row.lease_id, row.fence_token)));
-                } else if row.wanted_until > row.now {
-                    let _ = self.wake_ups.send(Some(WakeUp::Released(key)));
+            let answer = |request| {
+                let (outcome, tells) = open::memory::apply(&self.inner, request)?;
+                if let Some(wake_up) = tells {
+                    let _ = self.wake_ups.send(Some(wake_up));
                 }
-            }
-            answers
+                Ok(outcome)
+            };
+            requests.iter().map(answer).collect()
         })
     }
 
@@ -103,8 +90,4 @@ impl Store for TellingStore {
     }
 
     dblock_conformance::forward_to_inner!(but listen);
-}
-
-fn at_once<T>(future: StoreFuture<'_, T>) -> T {
-    future.now_or_never().expect("memory waits for nothing")
 }

@@ -479,14 +479,18 @@ impl<A, C> Machine<A, C> {
         });
     }
 
-    /// A wake-up said that `inside` share the key, and that `next` comes first. Callers who share it already are not in the
-    /// row, and may have come before that lease.
-    pub fn handle_may_enter(&mut self, env: &mut Env<'_>, inside: u32, next: Option<Uuid>) {
-        let has_room = |limit: Option<u32>| limit.is_none_or(|limit| limit > inside);
-        let first = self.queue.first();
-        let is_next = next.is_none_or(|next| self.held.is_some() || self.asks_with(next));
-        if is_next && first.is_some_and(|(_, first)| has_room(first.call.options.limit)) {
+    /// A wake-up said that `inside` share the key, and that `next` comes first and has waited for so long.
+    pub fn handle_may_enter(&mut self, env: &mut Env<'_>, inside: u32, next: Option<(Uuid, Duration)>) {
+        let Some((_, first)) = self.queue.first() else {
+            return;
+        };
+        let has_room = first.call.options.limit.is_some_and(|limit| limit > inside);
+        let waited = env.now.since(first.since);
+        let comes_first = next.is_none_or(|(lease, longer)| waited >= longer || self.asks_with(lease));
+        if has_room && comes_first {
             self.handle_freed(env);
+        } else if next.is_none() && self.held.is_none() {
+            self.during(env, |machine, env| machine.asking.place_is_free(env));
         }
     }
 

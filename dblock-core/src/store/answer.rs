@@ -32,8 +32,8 @@ pub enum WakeUp {
         key: Key,
         /// How many are inside: a caller with a larger limit may enter.
         inside: u32,
-        /// The lease that comes first, if there is one.
-        next: Option<Uuid>,
+        /// The lease that comes first, if there is one, and for how long it has waited.
+        next: Option<(Uuid, Duration)>,
     },
 }
 
@@ -47,8 +47,8 @@ impl WakeUp {
         }
     }
 
-    /// [`MayEnter`](Self::MayEnter): `inside` share `key`, and `next` comes first.
-    pub fn may_enter(key: Key, inside: u32, next: Option<Uuid>) -> Self {
+    /// [`MayEnter`](Self::MayEnter): `inside` share `key`, and `next` has waited for so long.
+    pub fn may_enter(key: Key, inside: u32, next: Option<(Uuid, Duration)>) -> Self {
         Self::MayEnter { key, inside, next }
     }
 }

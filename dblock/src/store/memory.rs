@@ -10,7 +10,9 @@ use tokio::time::Instant;
 
 use self::table::{Kept, Table};
 use super::clock::Timestamp;
-use super::{Capabilities, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError, StoreFuture};
+use super::{
+    Capabilities, InspectFilter, LockRow, Outcome, Purged, Request, Store, StoreError, StoreFuture, WakeUp,
+};
 use super::{Record, RecordFilter, RecordWrite, Records, RunState};
 use crate::Key;
 
@@ -63,6 +65,11 @@ impl MemoryStore {
         self.table().rows.extend(placed);
     }
 
+    /// Carries out a request, for [`open`](crate::open).
+    pub(crate) fn apply_telling(&self, request: &Request) -> Result<(Outcome, Option<WakeUp>), StoreError> {
+        self.table().apply(request)
+    }
+
     /// The table, with its clock set to this instant. The guard must not live across an await.
     fn table(&self) -> MutexGuard<'_, Table> {
         let (wall, instant) = self.shared.origin;
@@ -94,7 +101,8 @@ impl Store for MemoryStore {
     fn apply<'a>(&'a self, requests: &'a [Request]) -> StoreFuture<'a, Vec<Result<Outcome, StoreError>>> {
         Box::pin(async move {
             let mut table = self.table();
-            requests.iter().map(|request| table.apply(request)).collect()
+            let answers = requests.iter().map(|request| table.apply(request));
+            answers.map(|answer| answer.map(|(outcome, _)| outcome)).collect()
         })
     }
 

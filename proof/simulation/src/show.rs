@@ -97,7 +97,7 @@ pub(crate) fn wake_up(wake_up: &WakeUp) -> String {
             lease(*lease_id)
         ),
         store::WakeUp::MayEnter { inside, next, .. } => {
-            let next = next.map_or_else(|| "nobody".to_owned(), lease);
+            let next = next.map_or_else(|| "nobody".to_owned(), |(next, _)| lease(next));
             format!("that {inside} share it, and {next} comes first")
         }
         _ => "that it was released".to_owned(),

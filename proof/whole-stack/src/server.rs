@@ -1,12 +1,9 @@
-//! The database's side: the memory store, the wake-ups that it has to send, and its answers beside those of the rules.
+//! The database's side: the memory store, with wake-ups.
 
-use std::slice;
 use std::time::Duration;
 
-use dblock::store::clock::Timestamp;
-use dblock::store::rules::carry_out;
 use dblock::store::{Acquire, Action, MemoryStore, Outcome, Request, Store as _, StoreError, WakeUp};
-use dblock::{Key, LockRow};
+use dblock::{Key, LockRow, open};
 use futures_util::FutureExt as _;
 use uuid::Uuid;
 
@@ -41,22 +38,16 @@ impl Server {
     }
 
     pub(crate) fn carry_out(&self, request: &Request) -> Done {
-        let key = &request.key;
-        let before = self.row(key);
-        let mut row = before.unwrap_or_else(|| LockRow::new(key.clone(), Timestamp::EPOCH));
-        let tells = carry_out(request, &mut row).ok().and_then(|done| done.tells);
-        let answers = self.rows.apply(slice::from_ref(request)).now_or_never();
-        let answer = answers
-            .and_then(|answers| answers.into_iter().next())
-            .expect(AT_ONCE);
-        // The store's own row has the token of a row that was passed on.
-        let wakes = match (tells, self.row(key)) {
-            (Some(WakeUp::PassedOn { key, .. }), Some(row)) => {
-                Some(WakeUp::passed_on(key, row.lease_id, row.fence_token))
-            }
-            (tells, _) => tells,
-        };
-        Done { answer, wakes }
+        match open::memory::apply(&self.rows, request) {
+            Ok((outcome, wakes)) => Done {
+                answer: Ok(outcome),
+                wakes,
+            },
+            Err(error) => Done {
+                answer: Err(error),
+                wakes: None,
+            },
+        }
     }
 
     pub(crate) fn row(&self, key: &Key) -> Option<LockRow> {

@@ -73,7 +73,7 @@ impl World {
             WakeUp::MayEnter {
                 key, inside, next, ..
             } => {
-                let next = next.map_or_else(|| "nobody".to_owned(), |next| self.lease(next));
+                let next = next.map_or_else(|| "nobody".to_owned(), |(next, _)| self.lease(next));
                 format!("{} is shared by {inside}, and {next} comes first", key.as_str())
             }
             other => format!("{other:?}"),

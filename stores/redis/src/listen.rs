@@ -55,7 +55,7 @@ async fn in_time<T>(asked: impl Future<Output = RedisResult<T>>) -> Result<T, St
 }
 
 /// Reads a message: `r` and the key; `p`, the lease, its token and the key; or `s`, how many share the key, the lease that
-/// comes first, which may be nil, and the key.
+/// comes first, which may be nil, for how many µs it has waited, and the key.
 ///
 /// Every user of the server who may publish can send messages. One that cannot be read is ignored, and a
 /// forged release only makes waiters ask. A forged pass-on would let the successor enter beside the holder,
@@ -76,8 +76,10 @@ fn wake_up(message: &[u8]) -> Option<WakeUp> {
         }
         (b's', rest) => {
             let (inside, rest) = rest.split_first_chunk()?;
-            let (next, shared) = rest.split_first_chunk()?;
-            let next = Some(Uuid::from_bytes(*next)).filter(|next| !next.is_nil());
+            let (next, rest) = rest.split_first_chunk()?;
+            let (waited, shared) = rest.split_first_chunk()?;
+            let waited = Duration::from_micros(u64::from_le_bytes(*waited));
+            let next = Some((Uuid::from_bytes(*next), waited)).filter(|(lease, _)| !lease.is_nil());
             Some(WakeUp::may_enter(key(shared)?, u32::from_le_bytes(*inside), next))
         }
         _ => None,
@@ -98,14 +100,10 @@ mod tests {
             wake_up(&message("9223372036854775807")),
             Some(WakeUp::passed_on(key.clone(), lease, i64::MAX))
         );
-        for (next, bytes) in [(None, Uuid::nil()), (Some(lease), lease)] {
-            let message = [
-                b"s",
-                &7_u32.to_le_bytes()[..],
-                bytes.as_bytes(),
-                "lé k".as_bytes(),
-            ]
-            .concat();
+        let waited = Duration::from_micros(9);
+        for (next, bytes) in [(None, Uuid::nil()), (Some((lease, waited)), lease)] {
+            let (inside, waited) = (7_u32.to_le_bytes(), 9_u64.to_le_bytes());
+            let message = [b"s", &inside[..], bytes.as_bytes(), &waited, "lé k".as_bytes()].concat();
             assert_eq!(wake_up(&message), Some(WakeUp::may_enter(key.clone(), 7, next)));
         }
         for other in [

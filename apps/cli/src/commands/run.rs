@@ -70,21 +70,27 @@ async fn connected(
     code
 }
 
-/// The store must still be told what was given up, such as a place in the queue. Where it answers, the release of a lock is
+/// The store must still be told what was given up, such as a place in the queue. While it answers, the release of a lock is
 /// tried until its lease ends: others may have the row locked, or be faster.
 async fn leave(locks: &LockManager, ttl: Duration, signals: &mut Signals) {
-    let health = locks.health();
-    let answers = health.last_success.is_some_and(|ago| ago < ANSWERS_WITHIN);
-    let longest = if answers && health.pending_releases > 0 {
-        ttl
-    } else {
-        Duration::ZERO
+    let answers = || {
+        let last = locks.health().last_success;
+        last.is_some_and(|ago| ago < ANSWERS_WITHIN)
     };
-    tokio::select! {
-        biased;
-        () = during("waiting until the lock is released", locks.shutdown(longest)) => {}
-        _ = signals.ending() => locks.shutdown(Duration::ZERO).await,
+    let falls_silent = async {
+        while answers() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    if locks.health().pending_releases > 0 {
+        tokio::select! {
+            biased;
+            _ = signals.ending() => {}
+            () = falls_silent => {}
+            () = during("waiting until the lock is released", locks.shutdown(ttl)) => return,
+        }
     }
+    locks.shutdown(Duration::ZERO).await;
 }
 
 async fn with_lock(

@@ -244,6 +244,7 @@ impl Asking {
 
     /// The row names the lease as its successor, perhaps as before.
     pub(super) fn queued(&mut self, place: Place) {
+        self.pause = FIRST_PAUSE;
         let wake_up_token = self
             .place()
             .map_or(place.wake_up_token, |before| before.wake_up_token);
@@ -397,6 +398,16 @@ impl Asking {
         self.pause = FIRST_PAUSE;
         if self.ask_at.is_some_and(|at| at > now + pause) {
             self.ask_after(pause, now);
+        }
+    }
+
+    /// Nobody comes first any more, and there is no room: the place as successor is free. The pause grows while others are
+    /// faster, because of many that ask one gets the place.
+    pub(super) fn place_is_free(&mut self, env: &mut Env<'_>) {
+        let pause = self.pause.mul_f64(env.random.fraction());
+        if self.ask_at.is_some_and(|at| at > env.now + pause) {
+            self.ask_after(pause, env.now);
+            self.pause = (self.pause * 2).min(LISTENING_PAUSE);
         }
     }
 

@@ -129,7 +129,8 @@ pub(super) fn release(lease_id: Uuid, row: &mut LockRow) -> Option<Released> {
 /// What those are told who wait for a shared lock.
 pub(super) fn may_enter(key: Key, row: &LockRow) -> WakeUp {
     let next = row.next.as_ref().filter(|next| next.until > row.now);
-    WakeUp::may_enter(key, inside(row), next.map(|next| next.lease_id))
+    let next = next.map(|next| (next.lease_id, row.now.since(next.since)));
+    WakeUp::may_enter(key, inside(row), next)
 }
 
 /// One more may enter beside those who share the key.

@@ -29,8 +29,8 @@ pub(super) enum ListenerEvent {
     Listening,
     /// A key has been freed for which others waited.
     Released(Key),
-    /// So many share a key, and this lease comes first.
-    MayEnter(Key, u32, Option<Uuid>),
+    /// So many share a key, and this lease comes first and has waited for so long.
+    MayEnter(Key, u32, Option<(Uuid, Duration)>),
     /// A key was passed on to this lease, with this token.
     PassedOn(Key, Uuid, i64),
     /// No wake-ups arrive from now on.

@@ -10,7 +10,9 @@ use uuid::Uuid;
 use crate::Key;
 use crate::store::clock::Timestamp;
 use crate::store::rules::{CarriedOut, RecordEffect, carry_out, change_record};
-use crate::store::{LockRow, Outcome, Purged, Record, RecordChange, RecordWrite, Request, StoreError};
+use crate::store::{
+    LockRow, Outcome, Purged, Record, RecordChange, RecordWrite, Request, StoreError, WakeUp,
+};
 
 /// How long a free row is kept. The engine gives a request up after 2.5 seconds, and none arrives later. So by
 /// then no late acquire needs the row to refuse it. Rows with an expired lease are left to the purge.
@@ -65,10 +67,16 @@ fn is_free(row: &LockRow) -> bool {
 }
 
 impl Table {
-    pub(super) fn apply(&mut self, request: &Request) -> Result<Outcome, StoreError> {
+    /// Returns the answer, and what a store with wake-ups would tell.
+    pub(super) fn apply(&mut self, request: &Request) -> Result<(Outcome, Option<WakeUp>), StoreError> {
         self.drop_old_rows();
         let now = self.now;
-        let CarriedOut { outcome, record, .. } = match self.rows.entry(request.key.clone()) {
+        let CarriedOut {
+            outcome,
+            tells,
+            record,
+            ..
+        } = match self.rows.entry(request.key.clone()) {
             Entry::Occupied(mut place) => {
                 let kept = place.get_mut();
                 let was_free = is_free(&kept.row);
@@ -90,7 +98,7 @@ impl Table {
             }
         };
         let written = record.is_some_and(|change| self.change_record(&request.key, &change));
-        Ok(outcome.with_recorded(written))
+        Ok((outcome.with_recorded(written), tells))
     }
 
     /// Drops some of the rows that are over, so that a program with a key for each order does not keep them all.

@@ -107,7 +107,9 @@ fn wake_up(payload: &str) -> Option<WakeUp> {
         let next = if next.is_empty() {
             None
         } else {
-            Some(Uuid::try_parse(next).ok()?)
+            let (lease, waited) = next.split_at_checked(Hyphenated::LENGTH)?;
+            let waited = Duration::from_micros(waited.parse().ok()?);
+            Some((Uuid::try_parse(lease).ok()?, waited))
         };
         return Some(WakeUp::may_enter(key(shared)?, inside.parse().ok()?, next));
     }
@@ -223,7 +225,8 @@ mod tests {
     fn a_payload_is_read_or_ignored() {
         let (key, lease_id) = (Key::new(None, "lé k").unwrap(), Uuid::now_v7());
         assert_eq!(wake_up("rlé k"), Some(WakeUp::Released(key.clone())));
-        for (next, text) in [(None, String::new()), (Some(lease_id), lease_id.to_string())] {
+        let next = (lease_id, Duration::from_micros(7));
+        for (next, text) in [(None, String::new()), (Some(next), format!("{lease_id}7"))] {
             let may_enter = WakeUp::may_enter(key.clone(), u32::MAX, next);
             assert_eq!(wake_up(&format!("s{} {text} lé k", u32::MAX)), Some(may_enter));
         }
@@ -239,6 +242,7 @@ mod tests {
             "s",
             "s1 k",
             "s1 x k",
+            &format!("s1 {lease_id} k"),
             "s4294967296  k",
             nobody,
             &format!("p{lease_id}"),

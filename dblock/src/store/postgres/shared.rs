@@ -260,7 +260,8 @@ fn payload(wake_up: &WakeUp) -> Option<String> {
         WakeUp::MayEnter {
             key, inside, next, ..
         } => {
-            let next = next.map(|next| next.to_string()).unwrap_or_default();
+            let next = next.map(|(lease_id, waited)| format!("{lease_id}{}", micros(waited)));
+            let next = next.unwrap_or_default();
             Some(format!("{MAY_ENTER}{inside} {next} {key}"))
         }
         WakeUp::Released(key) => Some(format!("{RELEASED}{key}")),

@@ -96,7 +96,7 @@ pub(super) const RELEASED: char = 'r';
 pub(super) const PASSED_ON: char = 'p';
 
 /// First letter of the payload for those who wait for a shared lock. How many share it, a space, the lease that comes first
-/// or nothing, a space, and the key follow.
+/// in 36 letters and for how many µs it has waited, or nothing, a space, and the key follow.
 pub(super) const MAY_ENTER: char = 's';
 
 /// Whether a statement notifies those that wait for its rows.
@@ -106,6 +106,10 @@ enum Notify {
     /// For a server that cannot take another notification.
     Nobody,
 }
+
+/// The row `t` is shared by others: it names the lease of a phase, as [`rules`](crate::store::rules) make it. One who waited
+/// before others and gives up lets those enter.
+const SHARED_BY_OTHERS: &str = "t.lease_id >= '80000000-0000-0000-0000-000000000000'::pg_catalog.uuid";
 
 /// A column that nobody reads. With the commit of the statement it notifies those that wait for the row `t`,
 /// which was just freed; only if there are any, because notifications make commits wait for one another.

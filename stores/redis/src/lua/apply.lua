@@ -318,8 +318,12 @@ for n, key in ipairs(KEYS) do
   if passed_on then
     tell(channel, 'p' .. lease .. token .. key:sub(prefix + 1))
   elseif freed and wanted_until > now then
-    local first = next and next['until'] > now and next.lease or NOBODY
-    tell(channel, pack('<c1I4c16', 's', count, first) .. key:sub(prefix + 1))
+    local first, since = NOBODY, now
+    if next and next['until'] > now then
+      first, since = next.lease, next.since
+    end
+    local inside = live_without()
+    tell(channel, pack('<c1I4c16i8', 's', inside, first, math.max(now - since, 0)) .. key:sub(prefix + 1))
   end
   answers[n] = answer
 end

@@ -141,7 +141,7 @@ fn when_the_stretch_is_over_the_store_is_asked() {
 }
 
 /// Whether the process asks when it is told this.
-fn asks_when(process: &mut Process, inside: u32, next: Option<Uuid>) -> bool {
+fn asks_when(process: &mut Process, inside: u32, next: Option<(Uuid, Duration)>) -> bool {
     process.says(|machine, env| machine.handle_may_enter(env, inside, next));
     process.sends().is_some()
 }
@@ -152,36 +152,56 @@ fn one_who_waits_for_room_asks_when_it_may_enter() {
         let mut process = Process::new();
         comes(&mut process, "a", sharing(3));
         let lease = process.sends().unwrap().lease_id;
-        (process, lease)
+        (process, (lease, SECOND))
     };
-    let (other, queued) = (Uuid::now_v7(), || Outcome::queued(holder(7), 3 * SECOND));
-    let (mut next, lease) = waits();
-    assert!(!asks_when(&mut next, 2, Some(lease)), "its answer is on its way");
+    let queued = || Outcome::queued(holder(7), 3 * SECOND);
+    let (mut next, own) = waits();
+    assert!(!asks_when(&mut next, 2, Some(own)), "its answer is on its way");
     next.answered(queued());
     assert!(next.sends().is_some(), "it was told meanwhile");
     next.answered(queued());
-    assert!(!asks_when(&mut next, 3, Some(lease)), "there is no room");
-    assert!(!asks_when(&mut next, 2, Some(other)), "another comes first");
-    assert!(asks_when(&mut next, 2, Some(lease)));
+    assert!(!asks_when(&mut next, 3, Some(own)), "there is no room");
+    assert!(asks_when(&mut next, 2, Some(own)));
     next.answered(queued());
     assert!(asks_when(&mut next, 2, None));
     let (mut behind, _) = waits();
     behind.answered(Outcome::Busy(holder(7)));
-    assert!(!asks_when(&mut behind, 2, Some(other)));
-    assert!(asks_when(&mut behind, 2, None));
+    let other = (Uuid::now_v7(), 10 * MS);
+    assert!(!asks_when(&mut behind, 2, Some(other)), "another came first");
+    behind.passes(10 * MS);
+    assert!(asks_when(&mut behind, 2, Some(other)), "it came as early");
 }
 
 #[test]
-fn those_who_share_the_key_already_ask_beside_the_one_that_comes_next() {
+fn a_free_place_is_asked_for_later_each_time_that_others_are_faster() {
+    let mut a = Process::new();
+    comes(&mut a, "a", sharing(3));
+    a.sends().unwrap();
+    a.answered(Outcome::Busy(holder(7)));
+    for most in [10, 20, 40] {
+        assert!(!asks_when(&mut a, 3, None), "there is no room");
+        a.passes(most * MS);
+        assert!(a.sends().is_some());
+        a.answered(Outcome::Busy(holder(7)));
+    }
+    let mut alone = Process::new();
+    comes(&mut alone, "w", options());
+    alone.sends().unwrap();
+    alone.answered(Outcome::Busy(holder(7)));
+    assert!(!asks_when(&mut alone, 1, None), "others share it");
+    alone.passes(10 * MS);
+    assert!(alone.sends().is_some());
+}
+
+#[test]
+fn those_who_share_the_key_ask_if_they_came_before_the_one_that_comes_next() {
     let mut a = shared(3);
     comes(&mut a, "b", sharing(3));
     counts(&mut a);
     answered(&mut a, 1);
     assert!(!asks_when(&mut a, 3, None), "there is no room");
-    assert!(
-        asks_when(&mut a, 2, Some(Uuid::now_v7())),
-        "b may have come before"
-    );
+    assert!(!asks_when(&mut a, 2, Some((Uuid::now_v7(), SECOND))));
+    assert!(asks_when(&mut a, 2, Some((Uuid::now_v7(), Duration::ZERO))));
 }
 
 #[test]
