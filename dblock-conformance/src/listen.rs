@@ -160,23 +160,23 @@ pub async fn room_is_told(fixture: &dyn AnyFixture) {
     for asker in [&first, &second] {
         granted(&*store, asker.acquire_with(LONG, |ask| ask.limit = Some(2))).await;
     }
-    let queues = |asker: &Asker| {
-        asker.acquire_with(LONG, |ask| {
+    let queue_up = async |asker: &Asker| {
+        let ask = asker.acquire_with(LONG, |ask| {
             (ask.limit, ask.wanted_for) = (Some(2), Some(LONG));
             ask.queue = Some(Duration::ZERO);
-        })
+        });
+        let answer = one(&*other, ask.clone()).await;
+        assert!(matches!(answer, Outcome::Queued { .. }), "{answer:?}");
+        ask
     };
-    let (ask, to_ask) = (queues(&waits), first.release());
-    let queued = one(&*other, ask.clone()).await;
-    assert!(matches!(queued, Outcome::Queued { .. }), "{queued:?}");
+    let ask = queue_up(&waits).await;
     one(&*store, second.release()).await;
-    let to_ask = WakeUp::Released(first.key.clone());
     let mut heard = async |inside, next: Option<Uuid>| {
         let heard = within("room to be told", told.recv()).await.expect("it listens");
         let is_exact = matches!(&heard, WakeUp::MayEnter { key, inside: told, next: first, .. }
-            if *key == to_ask.key && *told == inside && first.map(|(lease, _)| lease) == next);
+            if *key == ask.key && *told == inside && first.map(|(lease, _)| lease) == next);
         assert!(
-            is_exact || heard == WakeUp::Released(to_ask.key.clone()),
+            is_exact || heard == WakeUp::Released(ask.key.clone()),
             "{heard:?}"
         );
     };
@@ -184,10 +184,8 @@ pub async fn room_is_told(fixture: &dyn AnyFixture) {
     granted(&*other, ask.clone()).await;
     heard(2, None).await;
     let gives_up = Asker::new("room");
-    let queued = one(&*other, queues(&gives_up)).await;
-    assert!(matches!(queued, Outcome::Queued { .. }), "{queued:?}");
-    let withdrawn = one(&*other, gives_up.release()).await;
-    assert_eq!(withdrawn, Outcome::Withdrawn);
+    queue_up(&gives_up).await;
+    assert_eq!(one(&*other, gives_up.release()).await, Outcome::Withdrawn);
     heard(2, None).await;
     task.abort();
 }

@@ -205,6 +205,18 @@ fn those_who_share_the_key_ask_if_they_came_before_the_one_that_comes_next() {
 }
 
 #[test]
+fn those_who_share_the_key_ask_again_when_a_hold_of_others_ends() {
+    let mut a = shared(2);
+    comes(&mut a, "b", sharing(2));
+    counts(&mut a);
+    a.answered(extended().with_count(1).with_room_in(Some(200 * MS)));
+    a.passes(200 * MS);
+    assert!(a.sends().is_none());
+    a.passes(MS);
+    assert_eq!(counts(&mut a), (1, Some(1)));
+}
+
+#[test]
 fn a_place_goes_to_the_next_caller_or_back_to_the_store() {
     let mut a = shared(3);
     assert!(comes(&mut a, "b", sharing(3)).is_empty());
