@@ -113,12 +113,16 @@ impl Freed {
     }
 }
 
-/// Whether the process of a call that shares died before it knew of its part, which then lasts for one lease, at a
-/// moment that matters for a call that asked at `asked`.
-fn may_have_died_with_a_part(call: &Call, asked: i64) -> bool {
+/// Whether the process of a call that shares died, or was stopped, before it knew of its part, which then lasts for one
+/// lease, at a moment that matters for a call that asked at `asked`.
+fn may_have_stopped_with_a_part(call: &Call, asked: i64, facts: &Facts) -> bool {
     let knew = call.section.is_some() || call.answer.is_some();
-    let died = call.decided();
-    call.parameters.limit.is_some() && !knew && died < asked && asked <= died.saturating_add(LONGEST_LEASE)
+    let pauses = facts.pauses(call.process).iter().map(|pause| pause.from);
+    let stopped = pauses.filter(|at| (call.asked..=call.decided()).contains(at));
+    let died = (!knew).then(|| call.decided());
+    let mut moments = stopped.chain(died);
+    call.parameters.limit.is_some()
+        && moments.any(|at| at < asked && asked <= at.saturating_add(LONGEST_LEASE))
 }
 
 /// A caller was refused because of a token whose release had been confirmed well before it asked.
@@ -195,8 +199,8 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
             && !facts.hears_late(call.process, span)
             && !facts.may_have_forgotten(released)
             && !calls.iter().any(|other| {
-                let may_keep =
-                    freed.may_have_gone_on_to(other) || may_have_died_with_a_part(other, call.asked);
+                let may_keep = freed.may_have_gone_on_to(other)
+                    || may_have_stopped_with_a_part(other, call.asked, facts);
                 other.key == call.key && may_keep
             })
         {

@@ -54,6 +54,27 @@ fn a_transaction_that_was_rolled_back_may_outlast_its_lock() {
     assert_eq!(overlap(counted(beside_another(), &[])), Cause::RolledBack);
 }
 
+/// Seed 3301 on PostgreSQL: the session was cut after the transaction had taken the key, and the body began two seconds later.
+#[test]
+fn a_take_that_was_rolled_back_may_be_heard_of_after_the_next_owner() {
+    let fell = |lines: &[_]| {
+        let mut sketch = Sketch::default().section(B, 1, 20, 200, 250);
+        let ask = Ask {
+            form: Form::InTransaction,
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 1, 100, ask);
+        sketch.enter(A, 1, 300, ("a", 10));
+        sketch.end(A, 1, 310, End::Done);
+        let found = counted(sketch, lines).findings();
+        found
+            .iter()
+            .any(|found| matches!(found, Finding::TokenFell { .. }))
+    };
+    assert!(!fell(&[]));
+    assert!(fell(&[(1, 10, A)]), "it committed");
+}
+
 /// Seeds 281 and 283 on PostgreSQL: a nested call entered after another owner, and after that had left.
 #[test]
 fn a_nested_call_of_a_transaction_that_was_rolled_back_may_too() {

@@ -128,6 +128,32 @@ fn a_part_may_be_kept_by_a_process_that_never_knew_of_it_seed_1() {
     assert_eq!(sketch(None, 4_000), 1);
 }
 
+/// Seed 3301 on PostgreSQL: a process was stopped in that moment.
+#[test]
+fn a_part_may_be_kept_by_a_process_that_is_stopped_seed_3301() {
+    let sketch = |stopped_at, asked| {
+        let mut sketch = Sketch::default();
+        let ask = Ask {
+            limit: Some(3),
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 1, 0, ask);
+        sketch.enter(A, 1, 0, ("x", 10));
+        sketch.leave(A, 1, 20, 20);
+        sketch.worker(A, 30, Event::Released { call: 1 });
+        sketch.answer(A, 1, 30, End::Done, None);
+        sketch.ask_as(C, 1, 10, ask);
+        sketch.answer(C, 1, 3_100, End::Timeout, None);
+        sketch.ask(B, 1, asked, None);
+        sketch.answer(B, 1, asked + 5, End::Busy, Some(10));
+        paused(sketch, C, stopped_at, stopped_at + 3_000).findings().len()
+    };
+    assert_eq!(sketch(40, 40 + LONGEST_TTL), 0);
+    // Its part is over, or it was stopped before it asked.
+    assert_eq!(sketch(40, 41 + LONGEST_TTL), 1);
+    assert_eq!(sketch(5, 3_000), 1);
+}
+
 /// Seed 41 on etcd: a guard was released, and the lease went to a call of the process that waited for a second
 /// key. That call gave up when the quorum was gone.
 #[test]
