@@ -114,6 +114,8 @@ pub(super) struct Asking {
     /// A wake-up came after the last ask: the answer to that may be out of date.
     woken: bool,
     pause: Duration,
+    /// Pause before the next ask for a free place as successor.
+    place_pause: Duration,
     /// The last answer. It counts for callers that came before this time.
     last: Option<(LastAnswer, Time)>,
     /// When the key was last known to be held, by this process or another.
@@ -137,6 +139,7 @@ impl Asking {
             ask_at: None,
             woken: false,
             pause: FIRST_PAUSE,
+            place_pause: FIRST_PAUSE,
             last: None,
             busy_at: None,
             no_room_for: None,
@@ -244,7 +247,7 @@ impl Asking {
 
     /// The row names the lease as its successor, perhaps as before.
     pub(super) fn queued(&mut self, place: Place) {
-        self.pause = FIRST_PAUSE;
+        self.place_pause = FIRST_PAUSE;
         let wake_up_token = self
             .place()
             .map_or(place.wake_up_token, |before| before.wake_up_token);
@@ -404,10 +407,10 @@ impl Asking {
     /// Nobody comes first any more, and there is no room: the place as successor is free. The pause grows while others are
     /// faster, because of many that ask one gets the place.
     pub(super) fn place_is_free(&mut self, env: &mut Env<'_>) {
-        let pause = self.pause.mul_f64(env.random.fraction());
+        let pause = self.place_pause.mul_f64(env.random.fraction());
         if self.ask_at.is_some_and(|at| at > env.now + pause) {
             self.ask_after(pause, env.now);
-            self.pause = (self.pause * 2).min(LISTENING_PAUSE);
+            self.place_pause = (self.place_pause * 2).min(LISTENING_PAUSE);
         }
     }
 

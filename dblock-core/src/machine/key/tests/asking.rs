@@ -48,12 +48,14 @@ fn a_process_that_is_not_woken_queues_once_it_has_waited() {
 
 #[test]
 fn pauses_grow_while_the_key_is_busy_and_faster_while_the_store_fails() {
-    let mut a = waits(false);
-    for paused in [10_000, 15_000, 22_500, 33_750] {
-        a.sends().unwrap();
-        a.answered(busy());
-        assert_eq!(pause(&a), Duration::from_micros(paused));
-        a.now = a.now + pause(&a);
+    for answer in [busy(), queued_behind(7)] {
+        let mut a = waits(false);
+        for paused in [10_000, 15_000, 22_500, 33_750] {
+            a.sends().unwrap();
+            a.answered(answer.clone());
+            assert_eq!(pause(&a), Duration::from_micros(paused));
+            a.now = a.now + pause(&a);
+        }
     }
     let mut a = waits(false);
     for paused in [10, 20, 40, 80] {
