@@ -160,16 +160,17 @@ pub async fn room_is_told(fixture: &dyn AnyFixture) {
     for asker in [&first, &second] {
         granted(&*store, asker.acquire_with(LONG, |ask| ask.limit = Some(2))).await;
     }
-    let queue_up = async |asker: &Asker| {
+    let third = fixture.store().await;
+    let queue_up = async |store: &dyn Store, asker: &Asker| {
         let ask = asker.acquire_with(LONG, |ask| {
             (ask.limit, ask.wanted_for) = (Some(2), Some(LONG));
             ask.queue = Some(Duration::ZERO);
         });
-        let answer = one(&*other, ask.clone()).await;
+        let answer = one(store, ask.clone()).await;
         assert!(matches!(answer, Outcome::Queued { .. }), "{answer:?}");
         ask
     };
-    let ask = queue_up(&waits).await;
+    let ask = queue_up(&*other, &waits).await;
     one(&*store, second.release()).await;
     let mut heard = async |inside, next: Option<Uuid>| {
         let heard = within("room to be told", told.recv()).await.expect("it listens");
@@ -184,8 +185,8 @@ pub async fn room_is_told(fixture: &dyn AnyFixture) {
     granted(&*other, ask.clone()).await;
     heard(2, None).await;
     let gives_up = Asker::new("room");
-    queue_up(&gives_up).await;
-    assert_eq!(one(&*other, gives_up.release()).await, Outcome::Withdrawn);
+    queue_up(&*third, &gives_up).await;
+    assert_eq!(one(&*third, gives_up.release()).await, Outcome::Withdrawn);
     heard(2, None).await;
     task.abort();
 }

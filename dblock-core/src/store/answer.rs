@@ -100,7 +100,7 @@ pub enum Outcome {
         wanted: bool,
         /// The count in the row: of a shared hold, how many call chains of the process are inside.
         count: u32,
-        /// Time until the first hold of another process ends, if the request asked for more room than there was.
+        /// Time until the first hold of another process ends, if not all may enter that the request asked for.
         room_in: Option<Duration>,
     },
     /// `Release`: the lease is over.

@@ -32,7 +32,7 @@ use crate::progress::{during, during_seen};
 /// The grace where none is given and the lease is long enough.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A store that has answered within this time answers now. A release is given up later only.
+/// A store that has answered within this time answers now: a release that others delay is asked for each second at least.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
 pub(crate) async fn run(store: &StoreArguments, arguments: &RunArguments) -> Result<Code, Failure> {

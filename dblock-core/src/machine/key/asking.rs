@@ -15,6 +15,7 @@
 //! - *A lease is never asked with again* once it has entered, was withdrawn, was answered `Lost`, or had an
 //!   ask of unknown outcome.
 
+use std::mem;
 use std::time::Duration;
 
 use uuid::Uuid;
@@ -114,8 +115,10 @@ pub(super) struct Asking {
     /// A wake-up came after the last ask: the answer to that may be out of date.
     woken: bool,
     pause: Duration,
-    /// Pause before the next ask for a free place as successor.
+    /// The longest pause before the next ask for a free place as successor.
     place_pause: Duration,
+    /// A wake-up after the last ask said that the place is free.
+    place_is_free: bool,
     /// The last answer. It counts for callers that came before this time.
     last: Option<(LastAnswer, Time)>,
     /// When the key was last known to be held, by this process or another.
@@ -140,6 +143,7 @@ impl Asking {
             woken: false,
             pause: FIRST_PAUSE,
             place_pause: FIRST_PAUSE,
+            place_is_free: false,
             last: None,
             busy_at: None,
             no_room_for: None,
@@ -212,6 +216,7 @@ impl Asking {
     /// An acquire is being sent. Returns its lease and how many tokens to keep free.
     pub(super) fn asked(&mut self, others_wait: bool, env: &mut Env<'_>) -> (Uuid, u32) {
         self.woken = false;
+        self.place_is_free = false;
         // An ask for the same place repeats its lease and spare tokens. The row has those.
         if let Some(place) = self.place() {
             return (place.lease_id, place.spare_tokens);
@@ -267,9 +272,14 @@ impl Asking {
             Duration::ZERO
         } else if env.listening {
             let longest = self.place().map_or(NEXT_TTL, |place| place.next_ttl) / 3;
-            longest
+            let pause = longest
                 .min(LISTENING_PAUSE)
-                .mul_f64(0.95 + env.random.fraction() / 20.0)
+                .mul_f64(0.95 + env.random.fraction() / 20.0);
+            if self.place_is_free {
+                pause.min(self.pause_before_the_place(env))
+            } else {
+                pause
+            }
         } else {
             let pause = env.jittered(self.pause);
             self.pause = (self.pause * 3 / 2).min(LONGEST_BUSY_PAUSE);
@@ -404,14 +414,21 @@ impl Asking {
         }
     }
 
-    /// Nobody comes first any more, and there is no room: the place as successor is free. The pause grows while others are
-    /// faster, because of many that ask one gets the place.
+    /// Nobody comes first any more, and there is no room: the place as successor is free.
     pub(super) fn place_is_free(&mut self, env: &mut Env<'_>) {
-        let pause = self.place_pause.mul_f64(env.random.fraction());
-        if self.ask_at.is_some_and(|at| at > env.now + pause) {
-            self.ask_after(pause, env.now);
-            self.place_pause = (self.place_pause * 2).min(LISTENING_PAUSE);
+        if !mem::replace(&mut self.place_is_free, true)
+            && let Some(at) = self.ask_at.filter(|at| *at > env.now)
+        {
+            let pause = self.pause_before_the_place(env);
+            self.ask_at = Some(at.min(env.now + pause));
         }
+    }
+
+    /// It grows until this process gets the place: of many that ask one does.
+    fn pause_before_the_place(&mut self, env: &mut Env<'_>) -> Duration {
+        let pause = self.place_pause.mul_f64(env.random.fraction());
+        self.place_pause = (self.place_pause * 2).min(LISTENING_PAUSE);
+        pause
     }
 
     /// No wake-ups arrive any more: back to polling.

@@ -162,7 +162,7 @@ fn begin_if_passed_on(lease_id: Uuid, row: &mut LockRow) -> bool {
     begins
 }
 
-/// The lease that the row names while a phase lasts that this lease began: one that no engine makes.
+/// The lease that the row names while a phase lasts that this lease began: no request names one.
 fn phase_of(lease_id: Uuid) -> Uuid {
     Uuid::from_u128(lease_id.as_u128() ^ (1 << 127))
 }

@@ -107,10 +107,6 @@ enum Notify {
     Nobody,
 }
 
-/// The row `t` is shared by others: it names the lease of a phase, as [`rules`](crate::store::rules) make it. One who waited
-/// before others and gives up lets those enter.
-const SHARED_BY_OTHERS: &str = "t.lease_id >= '80000000-0000-0000-0000-000000000000'::pg_catalog.uuid";
-
 /// A column that nobody reads. With the commit of the statement it notifies those that wait for the row `t`,
 /// which was just freed; only if there are any, because notifications make commits wait for one another.
 fn tell_freed(table: &str, wanted: &str, notify: Notify) -> String {
@@ -137,6 +133,20 @@ fn tell(table: &str, passed_on: &str, freed_and_wanted: &str, notify: Notify) ->
         THEN pg_catalog.pg_notify({channel},
             pg_catalog.concat('{PASSED_ON}', t.lease_id, t.fence_token, ' ', t.lock_key)) IS NOT NULL
         ELSE {freed} END"
+    )
+}
+
+/// As [`tell_freed`], for a row `t` whose successor has given up: others may come first now. It tells those who wait for a
+/// shared lock. The lease of a phase, as [`rules`](crate::store::rules) make it, has the first bit set, and so has that
+/// of some tickets.
+fn tell_withdrawn(table: &str, wanted: &str, notify: Notify) -> String {
+    if notify == Notify::Nobody {
+        return "NULL".to_owned();
+    }
+    let channel = channel(table);
+    format!(
+        "CASE WHEN {wanted} AND t.lease_id >= '80000000-0000-0000-0000-000000000000'::pg_catalog.uuid
+        THEN pg_catalog.pg_notify({channel}, pg_catalog.concat('{MAY_ENTER}', t.reentrant_count, '  ', t.lock_key)) IS NOT NULL END"
     )
 }
 

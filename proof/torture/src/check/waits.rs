@@ -92,6 +92,8 @@ struct Freed {
     surely: bool,
     /// It may be held for longer than any lease that the processes ask for.
     unknown: bool,
+    /// Others may have had it, too.
+    shares: bool,
 }
 
 impl Freed {
@@ -102,6 +104,7 @@ impl Freed {
             last: 0,
             surely: true,
             unknown: false,
+            shares: false,
         }
     }
 
@@ -114,15 +117,15 @@ impl Freed {
 }
 
 /// Whether the process of a call that shares died, or was stopped, before it knew of its part, which then lasts for one
-/// lease, at a moment that matters for a call that asked at `asked`.
-fn may_have_stopped_with_a_part(call: &Call, asked: i64, facts: &Facts) -> bool {
+/// lease. The others had left by `end`, and it matters for a call that asked at `asked`.
+fn may_have_stopped_with_a_part(call: &Call, end: i64, asked: i64, facts: &Facts) -> bool {
     let knew = call.section.is_some() || call.answer.is_some();
     let pauses = facts.pauses(call.process).iter().map(|pause| pause.from);
     let stopped = pauses.filter(|at| (call.asked..=call.decided()).contains(at));
     let died = (!knew).then(|| call.decided());
     let mut moments = stopped.chain(died);
     call.parameters.limit.is_some()
-        && moments.any(|at| at < asked && asked <= at.saturating_add(LONGEST_LEASE))
+        && moments.any(|at| at <= end + LAG && at < asked && asked <= at.saturating_add(LONGEST_LEASE))
 }
 
 /// A caller was refused because of a token whose release had been confirmed well before it asked.
@@ -166,6 +169,7 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
             freed.last = freed.last.max(answered.saturating_add(LONGEST_LEASE));
         }
         // An adopted lease lasts for half a minute.
+        freed.shares |= call.parameters.limit.is_some();
         freed.unknown |= call.adopts.is_some() && !is_confirmed;
         freed.surely &= is_confirmed && call.released.is_none_or(|released| kept <= released);
     }
@@ -200,7 +204,7 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
             && !facts.may_have_forgotten(released)
             && !calls.iter().any(|other| {
                 let may_keep = freed.may_have_gone_on_to(other)
-                    || may_have_stopped_with_a_part(other, call.asked, facts);
+                    || freed.shares && may_have_stopped_with_a_part(other, end, call.asked, facts);
                 other.key == call.key && may_keep
             })
         {

@@ -85,8 +85,6 @@ end
 
 -- The rules of shared holds, as `rules::shared` has them.
 local LARGEST_COUNT = 4294967295
--- Stands for no lease in what those are told who wait.
-local NOBODY = string.rep('\0', 16)
 
 -- The lease that the row names while the lock is shared, and that no request names.
 local function phase_of(first)

@@ -4,8 +4,8 @@
 //! by its `ctid`.
 
 use super::{
-    ACQUIRE, Commit, LAST_TOKEN, NO_SUCCESSOR, NOW, Notify, Parts, RELEASE, SHARED_BY_OTHERS, WITHOUT_FLUSH,
-    ceiling, requests, tell,
+    ACQUIRE, Commit, LAST_TOKEN, NO_SUCCESSOR, NOW, Notify, Parts, RELEASE, WITHOUT_FLUSH, ceiling, requests,
+    tell, tell_withdrawn,
 };
 use crate::store::clock::micros;
 use crate::store::{NEXT_TTL, QUEUE_AHEAD};
@@ -245,11 +245,10 @@ pub(super) fn release(table: &str, commit: Commit, notify: Notify) -> Parts {
         .map(|(column, then)| format!("{column} = CASE WHEN j.passes THEN {then} ELSE t.{column} END"))
         .collect();
     let passed_on = passed_on.join(",\n        ");
-    let tell = tell(
-        table,
-        "j.passes",
-        &format!("(j.inside OR {SHARED_BY_OTHERS}) AND t.wanted_until > j.now"),
-        notify,
+    let tell = format!(
+        "CASE WHEN j.inside THEN {} ELSE {} END",
+        tell(table, "j.passes", "t.wanted_until > j.now", notify),
+        tell_withdrawn(table, "t.wanted_until > j.now", notify),
     );
     // A pass-on is a grant, which waits for the disk.
     let (commits, and_commits) = match commit {
