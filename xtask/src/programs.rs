@@ -14,7 +14,7 @@ use crate::command::{PROGRAM_LIMIT, STOP, kept_within, show};
 use crate::steps::{LEFT_OUT, Passed};
 
 /// How many programs run at once. Each runs several tests at once.
-const AT_ONCE: usize = 4;
+const AT_ONCE: usize = 3;
 
 /// The program that runs longest, and hardly needs the processor: so many of its tests run at once.
 const WAITS: (&str, &str) = ("conformance", "8");
