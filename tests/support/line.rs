@@ -140,6 +140,17 @@ impl Line {
         start(self.database.store(&self.url, &self.table))
     }
 
+    /// Whether the server gets a request that is alone in one message. MySQL gets each as a transaction of several.
+    pub async fn takes_one_message(&self) -> bool {
+        if self.database == Database::Postgres {
+            return true;
+        }
+        let mut user = MySqlConnection::connect(&self.url).await.expect("a connection");
+        let version = sqlx::query_scalar("SELECT VERSION()").fetch_one(&mut user);
+        let version: String = version.await.expect("a version");
+        version.contains("MariaDB")
+    }
+
     /// Plays `trick` on the next statement that changes the row of `key`.
     pub fn look_out(&self, key: &str, trick: Trick) {
         self.proxy.look_out(trick, self.database.is_write_of(key));

@@ -19,13 +19,13 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use self::listener::{Listener, ListenerEvent};
+use self::listener::Listener;
 use self::stop::Stop;
 use super::cells::{Cell, Machine, Resumption};
 use super::handle::{Command, Permits};
 
 use super::shared::Shared;
-use crate::store::{Outcome, Request, Store, StoreError, StoreErrorKind};
+use crate::store::{Outcome, Request, Store, StoreError, StoreErrorKind, WakeUp};
 
 /// How long a stopping engine waits for its releases, and then for the store to close.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -93,7 +93,7 @@ impl Driver {
                 }
                 Some(_) = self.tasks.join_next() => {}
                 command = self.inbox.recv(), if !self.inbox_ended => self.handle(command),
-                event = self.listener.next() => self.handle_wake_up(event),
+                wake_up = self.listener.next() => self.handle_wake_up(wake_up),
                 () = self.shared.wake.notified() => {}
                 () = sleep_until(wake_at.unwrap_or_else(Instant::now)), if wake_at.is_some() => {}
                 () = ready(()), if in_a_row == MOST_IN_A_ROW => {}
@@ -183,31 +183,42 @@ impl Driver {
         }
     }
 
-    fn handle_wake_up(&mut self, event: ListenerEvent) {
+    /// `None`: no more wake-ups arrive.
+    fn handle_wake_up(&mut self, wake_up: Option<WakeUp>) {
         let shared = &self.shared;
-        match event {
-            ListenerEvent::Released(key) => {
+        match wake_up {
+            Some(WakeUp::Released(key)) => {
                 if let Some(cell) = shared.cells.find(&key) {
                     shared.step(&cell, Machine::handle_freed);
                 }
             }
-            ListenerEvent::MayEnter(key, inside, next) => {
+            Some(WakeUp::MayEnter {
+                key, inside, next, ..
+            }) => {
                 if let Some(cell) = shared.cells.find(&key) {
                     shared.step(&cell, |machine, env| machine.handle_may_enter(env, inside, next));
                 }
             }
-            ListenerEvent::PassedOn(key, lease_id, fence_token) => {
+            Some(WakeUp::PassedOn {
+                key,
+                lease_id,
+                fence_token,
+                ..
+            }) => {
                 if let Some(cell) = shared.cells.find(&key) {
                     shared.step(&cell, |machine, env| {
                         machine.handle_passed_on(env, lease_id, fence_token);
                     });
                 }
             }
-            ListenerEvent::Listening => {
+            // Earlier answers may be out of date.
+            Some(WakeUp::Listening) => {
                 shared.listening.store(true, Ordering::Relaxed);
                 shared.each(Machine::handle_freed);
             }
-            ListenerEvent::Stopped => {
+            // One of a later version: waiters poll.
+            Some(_) => {}
+            None => {
                 shared.listening.store(false, Ordering::Relaxed);
                 shared.each(Machine::handle_wake_ups_lost);
             }

@@ -87,7 +87,8 @@ impl Launch {
             match self.try_on(port, &[]).await {
                 Ok(process) => return Ok((process, port)),
                 // Between our look and the server's start somebody may take the port.
-                Err(_) if log_of(&self.log).contains("Address already in use") => {}
+                // Its next start begins a log of its own.
+                Err(_) if log_of(&self.log).contains("Address already in use") => fs::remove_file(&self.log)?,
                 Err(failure) => return Err(self.explain(failure)),
             }
         }
@@ -112,8 +113,10 @@ impl Launch {
         }
     }
 
+    /// Its output follows that of the starts before.
     async fn try_on(&self, port: u16, variables: &Variables) -> Result<Process, Failure> {
-        let log = File::create(&self.log).with_context(|| format!("cannot write {}", self.log.display()))?;
+        let log = File::options().create(true).append(true).open(&self.log);
+        let log = log.with_context(|| format!("cannot write {}", self.log.display()))?;
         let mut command = (self.server)(port);
         command.envs(variables.iter().map(|(name, value)| (name, value)));
         command.stderr(log.try_clone()?).stdout(log);

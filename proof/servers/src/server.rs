@@ -1,6 +1,6 @@
 //! One running server.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use rustix::process::Signal;
@@ -132,6 +132,11 @@ impl Server {
     /// Product and version.
     pub fn name(&self) -> &str {
         &self.launch.name
+    }
+
+    /// What it has written about itself since its first start.
+    pub fn log(&self) -> &Path {
+        &self.launch.log
     }
 
     /// The URL of a superuser.

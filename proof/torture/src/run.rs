@@ -32,6 +32,9 @@ const CALM: Duration = Duration::from_secs(22);
 /// The part after that, in which only commits are slow.
 const SLOW_COMMITS: Duration = Duration::from_secs(14);
 
+/// What the server wrote about itself, beside the history.
+const SERVER_LOG: &str = "server.log";
+
 /// How long the runner waits for a connection: without one there is no verdict.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -175,7 +178,8 @@ fn keep_in(folder: &Path, keep: &Path) -> anyhow::Result<PathBuf> {
     std::fs::create_dir_all(keep)?;
     for entry in std::fs::read_dir(folder)? {
         let entry = entry?;
-        if entry.path().extension().is_some_and(|end| end == "jsonl") {
+        let is_history = entry.path().extension().is_some_and(|end| end == "jsonl");
+        if is_history || entry.file_name() == SERVER_LOG {
             std::fs::copy(entry.path(), keep.join(entry.file_name()))?;
         }
     }
@@ -282,6 +286,9 @@ async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyho
         () = progress.print() => unreachable!("it prints until it is dropped"),
     }
     locks.shutdown(Duration::from_secs(1)).await;
+    if let Some(server) = &target.server {
+        std::fs::copy(server.lock().await.log(), folder.join(SERVER_LOG))?;
+    }
     Ok(())
 }
 

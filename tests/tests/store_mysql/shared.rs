@@ -167,17 +167,20 @@ async fn five_hundred_share_beside_one_who_waits() {
         return;
     };
     let store = place.store();
+    // Longer than a busy machine needs for all of them.
+    let long = Duration::from_mins(10);
     let mut all = Vec::new();
     for _ in 0..500 {
         let mut ask = ask();
-        // Longer than a busy machine needs for all of them.
-        ask.ttl = Duration::from_mins(10);
+        ask.ttl = long;
         ask.limit = Some(500);
         ask.holder = "\u{1f512}".repeat(60).into();
         all.push(asking("k", ask));
         token(&insist(&store, all[all.len() - 1].clone()).await);
     }
-    let next = queueing("k");
+    let mut next = ask();
+    (next.wanted_for, next.queue) = (Some(long), Some(TTL));
+    let next = asking("k", next);
     assert!(matches!(one(&store, next.clone()).await, Outcome::Queued { .. }));
     let row = shown(&store).await;
     assert_eq!((row.shared.len(), row.reentrant_count), (500, 500));

@@ -350,7 +350,7 @@ impl Asking {
     /// The lock came to this process: callers that wait from here on wait for this process.
     pub(super) fn granted(&mut self, now: Time) {
         self.unentered = None;
-        self.pause = FIRST_PAUSE;
+        (self.pause, self.place_pause) = (FIRST_PAUSE, FIRST_PAUSE);
         self.ask_now();
         self.note_answer(LastAnswer::Busy(None), now);
     }

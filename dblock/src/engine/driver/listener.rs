@@ -7,9 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
-use uuid::Uuid;
 
-use crate::Key;
 use crate::store::{Store, StoreError, StoreErrorKind, WakeUp};
 
 /// Listening ends when no caller has waited for this long.
@@ -21,21 +19,6 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// The pause if the store does not support listening.
 const UNSUPPORTED_PAUSE: Duration = Duration::from_mins(10);
-
-/// A report of the listener.
-#[derive(Debug)]
-pub(super) enum ListenerEvent {
-    /// Wake-ups arrive from now on. Earlier answers may be out of date.
-    Listening,
-    /// A key has been freed for which others waited.
-    Released(Key),
-    /// So many share a key, and this lease comes first and has waited for so long.
-    MayEnter(Key, u32, Option<(Uuid, Duration)>),
-    /// A key was passed on to this lease, with this token.
-    PassedOn(Key, Uuid, i64),
-    /// No wake-ups arrive from now on.
-    Stopped,
-}
 
 #[derive(Debug)]
 pub(super) struct Listener {
@@ -86,34 +69,25 @@ impl Listener {
         });
     }
 
-    /// The next report.
+    /// The next wake-up; `None`: no more arrive from now on.
     ///
     /// # Cancel safety
-    /// No report is lost when the future is dropped.
-    pub(super) async fn next(&mut self) -> ListenerEvent {
+    /// No wake-up is lost when the future is dropped.
+    pub(super) async fn next(&mut self) -> Option<WakeUp> {
         loop {
             let idle_at = self.needed_at + IDLE;
             tokio::select! {
                 // Wake-ups that were sent before the end of listening are reported before it.
                 biased;
-                Some(wake_up) = self.told.recv() => match wake_up {
-                    WakeUp::Released(key) => return ListenerEvent::Released(key),
-                    WakeUp::MayEnter { key, inside, next, .. } => {
-                        return ListenerEvent::MayEnter(key, inside, next);
-                    }
-                    WakeUp::PassedOn { key, lease_id, fence_token, .. } => {
-                        return ListenerEvent::PassedOn(key, lease_id, fence_token);
-                    }
-                    WakeUp::Listening => {
+                Some(wake_up) = self.told.recv() => {
+                    if wake_up == WakeUp::Listening {
                         self.pause = FIRST_PAUSE;
                         if std::mem::take(&mut self.complained) {
                             tracing::info!("releases by other processes are heard again");
                         }
-                        return ListenerEvent::Listening;
                     }
-                    // A report of a later version: waiters poll.
-                    _ => {}
-                },
+                    return Some(wake_up);
+                }
                 Some(ended) = self.task.join_next() => {
                     match ended {
                         Ok(error) => self.broke(&error),
@@ -121,7 +95,7 @@ impl Listener {
                         Err(error) if error.is_cancelled() => {}
                         Err(_) => self.broke(&StoreError::new(StoreErrorKind::Other, "the store panicked")),
                     }
-                    return ListenerEvent::Stopped;
+                    return None;
                 }
                 () = sleep_until(idle_at), if !self.task.is_empty() => {
                     self.task.abort_all();

@@ -11,9 +11,6 @@
 
 use std::collections::VecDeque;
 
-use futures_util::StreamExt as _;
-use sqlx::{AssertSqlSafe, Either};
-
 use super::session::Session;
 use super::sql::Shared;
 use super::{MySqlStore, busy, error, one, record, row, sql};
@@ -302,13 +299,10 @@ impl Run<'_> {
                 .iter()
                 .filter_map(|(member, _, _, change)| Some((*member, change.clone()?)))
                 .collect();
-            let begin = if changes.is_empty() {
-                ""
-            } else {
-                "START TRANSACTION;"
-            };
-            let insert = format!("{begin}{}", sql::insert(&store.table_sql, rows, shared));
-            let written = self.write(connection, Some(insert), &changes).await?;
+            let begin = (!changes.is_empty()).then(|| "START TRANSACTION".to_owned());
+            let insert = sql::insert(&store.table_sql, rows, shared);
+            let insert = begin.into_iter().chain([insert]);
+            let written = self.write(connection, insert, &changes).await?;
             for (member, outcome, ..) in inserts {
                 answers[member] = Some(Ok(outcome.with_recorded(written.contains(&member))));
             }
@@ -376,16 +370,15 @@ impl Run<'_> {
     async fn write(
         self,
         connection: &mut Session,
-        sql: Option<String>,
+        sql: impl IntoIterator<Item = String>,
         changes: &[(usize, RecordChange)],
     ) -> Result<Vec<usize>, Failure> {
         let changing = changes.iter().map(|(member, change)| {
             record::change(&self.store.record_table(), &self.requests[*member].key, change)
         });
         let commit = "COMMIT".to_owned();
-        let statements: Vec<_> = sql.into_iter().chain(changing).chain([commit]).collect();
-        let mut matched = Vec::with_capacity(statements.len());
-        let failure = |error| {
+        let statements = sql.into_iter().chain(changing).chain([commit]).collect();
+        let matched = connection.run(statements).await.map_err(|error| {
             let number = error::number(&error);
             let error = match changes {
                 [] => self.store.failed(error),
@@ -396,16 +389,7 @@ impl Run<'_> {
                 number,
                 stage: Stage::Write,
             }
-        };
-        for message in connection.messages(statements) {
-            let mut answers = sqlx::raw_sql(AssertSqlSafe(message)).fetch_many(&mut **connection);
-            while let Some(answer) = answers.next().await {
-                match answer.map_err(failure)? {
-                    Either::Left(done) => matched.push(done.rows_affected()),
-                    Either::Right(_) => {}
-                }
-            }
-        }
+        })?;
         // The last count is that of the commit.
         let of_changes = matched.iter().rev().skip(1);
         let written = changes.iter().rev().zip(of_changes);

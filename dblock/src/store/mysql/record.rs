@@ -226,9 +226,8 @@ impl MySqlStore {
             sql::CLOCK,
         );
         let end = written.then_some(end).into_iter().chain(["COMMIT".to_owned()]);
-        for message in connection.messages(end.collect()) {
-            self.run(connection, message).await?;
-        }
+        let ended = connection.run(end.collect()).await;
+        ended.map_err(|error| self.record_failed(error))?;
         Ok(written)
     }
 

@@ -1,7 +1,8 @@
 //! Connections of the store.
 
+use futures_util::StreamExt as _;
 use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlRow};
-use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Row as _};
+use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, Either, Row as _};
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
@@ -151,6 +152,26 @@ impl Session {
         } else {
             vec![statements.join(";")]
         }
+    }
+
+    /// Runs statements, and returns how many rows each of them has matched. An answer that ends before it has confirmed all
+    /// of them, the COMMIT above all, is an error.
+    pub(super) async fn run(&mut self, statements: Vec<String>) -> Result<Vec<u64>, sqlx::Error> {
+        let sent = statements.len();
+        let mut matched = Vec::with_capacity(sent);
+        for message in self.messages(statements) {
+            let mut answers = sqlx::raw_sql(AssertSqlSafe(message)).fetch_many(&mut self.connection);
+            while let Some(answer) = answers.next().await {
+                if let Either::Left(done) = answer? {
+                    matched.push(done.rows_affected());
+                }
+            }
+        }
+        if matched.len() < sent {
+            let message = format!("the server confirmed {} of {sent} statements", matched.len());
+            return Err(sqlx::Error::Protocol(message));
+        }
+        Ok(matched)
     }
 
     /// Closes the connection properly.

@@ -8,7 +8,7 @@ use sqlx::postgres::PgRow;
 
 use super::certain::certain;
 use super::session::Session;
-use super::sql::{MAY_ENTER, PASSED_ON, RELEASED};
+use super::sql::{MAY_ENTER, RELEASED};
 use super::statement::Statement;
 use super::{PostgresStore, error, row};
 use crate::Key;
@@ -251,12 +251,8 @@ impl Part<'_> {
 /// What to tell those that listen. [`super::listen`] reads it.
 fn payload(wake_up: &WakeUp) -> Option<String> {
     match wake_up {
-        WakeUp::PassedOn {
-            key,
-            lease_id,
-            fence_token,
-            ..
-        } => Some(format!("{PASSED_ON}{lease_id}{fence_token} {key}")),
+        // The statement writes it.
+        WakeUp::PassedOn { .. } => Some(String::new()),
         WakeUp::MayEnter {
             key, inside, next, ..
         } => {

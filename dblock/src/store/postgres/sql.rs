@@ -110,43 +110,41 @@ enum Notify {
 /// A column that nobody reads. With the commit of the statement it notifies those that wait for the row `t`,
 /// which was just freed; only if there are any, because notifications make commits wait for one another.
 fn tell_freed(table: &str, wanted: &str, notify: Notify) -> String {
+    tell_if(table, wanted, &format!("'{RELEASED}', t.lock_key"), notify)
+}
+
+/// A column that sends these parts of a payload where the condition holds.
+fn tell_if(table: &str, condition: &str, payload: &str, notify: Notify) -> String {
     if notify == Notify::Nobody {
         return "NULL".to_owned();
     }
     let channel = channel(table);
     format!(
-        "CASE WHEN {wanted}
-        THEN pg_catalog.pg_notify({channel}, pg_catalog.concat('{RELEASED}', t.lock_key)) IS NOT NULL END"
+        "CASE WHEN {condition}
+        THEN pg_catalog.pg_notify({channel}, pg_catalog.concat({payload})) IS NOT NULL END"
     )
 }
 
 /// As [`tell_freed`], and also notifies the successor of the row `t`, if `passed_on` says that it was passed
 /// on.
 fn tell(table: &str, passed_on: &str, freed_and_wanted: &str, notify: Notify) -> String {
+    let payload = format!("'{PASSED_ON}', t.lease_id, t.fence_token, ' ', t.lock_key");
+    let passed_on = tell_if(table, passed_on, &payload, notify);
     let freed = tell_freed(table, freed_and_wanted, notify);
-    if notify == Notify::Nobody {
-        return freed;
-    }
-    let channel = channel(table);
-    format!(
-        "CASE WHEN {passed_on}
-        THEN pg_catalog.pg_notify({channel},
-            pg_catalog.concat('{PASSED_ON}', t.lease_id, t.fence_token, ' ', t.lock_key)) IS NOT NULL
-        ELSE {freed} END"
-    )
+    format!("coalesce({passed_on}, {freed})")
 }
 
 /// As [`tell_freed`], for a row `t` whose successor has given up: others may come first now. It tells those who wait for a
 /// shared lock. The lease of a phase, as [`rules`](crate::store::rules) make it, has the first bit set, and so has that
 /// of some tickets.
 fn tell_withdrawn(table: &str, wanted: &str, notify: Notify) -> String {
-    if notify == Notify::Nobody {
-        return "NULL".to_owned();
-    }
-    let channel = channel(table);
-    format!(
-        "CASE WHEN {wanted} AND t.lease_id >= '80000000-0000-0000-0000-000000000000'::pg_catalog.uuid
-        THEN pg_catalog.pg_notify({channel}, pg_catalog.concat('{MAY_ENTER}', t.reentrant_count, '  ', t.lock_key)) IS NOT NULL END"
+    let shared =
+        format!("{wanted} AND t.lease_id >= '80000000-0000-0000-0000-000000000000'::pg_catalog.uuid");
+    tell_if(
+        table,
+        &shared,
+        &format!("'{MAY_ENTER}', t.reentrant_count, '  ', t.lock_key"),
+        notify,
     )
 }
 

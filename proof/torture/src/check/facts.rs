@@ -78,6 +78,8 @@ pub(crate) struct Facts {
     pub(super) clocks: Clocks,
     /// When requests or replies of a process were lost or kept back, by slot.
     unanswered: HashMap<usize, Vec<Span>>,
+    /// The same for all processes.
+    all_unanswered: Vec<Span>,
     store: String,
     /// Faults in which a server that is alone may have crashed, and when.
     crashes: Vec<(Fault, Span)>,
@@ -240,6 +242,7 @@ impl Facts {
         let (spans, ms) = match *fault {
             Fault::Slow { slot, ms, .. } => (self.slowed.entry(slot).or_default(), ms),
             Fault::SlowCommits { ms } => (&mut self.slow_commits, ms),
+            Fault::CutAll { ms } => (&mut self.all_unanswered, ms),
             Fault::Cut { slot, ms }
             | Fault::BlackHole { slot, ms }
             | Fault::Deaf { slot, ms }
@@ -348,7 +351,9 @@ impl Facts {
 
     /// Whether requests or replies of a process were lost or kept back in `span`.
     pub(crate) fn is_unanswered(&self, process: ProcessId, span: Span) -> bool {
-        let mut spans = self.unanswered.get(&process.slot).into_iter().flatten();
+        let own = self.unanswered.get(&process.slot).into_iter().flatten();
+        let crashes = self.crashes.iter().map(|(_, crash)| crash);
+        let mut spans = own.chain(&self.all_unanswered).chain(crashes);
         spans.any(|unanswered| unanswered.within(span) > 0)
     }
 

@@ -117,6 +117,7 @@ fn a_lease_that_ends_before_hold_min_is_written_leaves_the_key_seeds_91_and_281(
     let (slot, ms) = (A.slot, 1_000);
     let late = Fault::Slow { slot, delay: 200, ms };
     let hole = Fault::BlackHole { slot, ms };
+    let cut = Fault::CutAll { ms };
     let sketch = |answered, fault: Option<&Fault>| {
         let mut sketch = Sketch::default();
         let ask = Ask {
@@ -136,7 +137,7 @@ fn a_lease_that_ends_before_hold_min_is_written_leaves_the_key_seeds_91_and_281(
             .iter()
             .any(|found| matches!(found, Finding::HoldMinCut { .. }))
     };
-    for fault in [&late, &hole] {
+    for fault in [&late, &hole, &cut] {
         assert!(!sketch(500, Some(fault)));
         assert!(sketch(499, Some(fault)));
     }

@@ -68,3 +68,47 @@ fn a_token_that_was_rolled_back_may_be_above_the_next_one() {
     assert!(fell(true, -1_000));
     assert!(fell(false, 1_000), "time goes on");
 }
+
+/// Seed 632 on MariaDB, too: beside the next owner it is the one of the transaction that should have ended.
+#[test]
+fn a_transaction_that_was_rolled_back_is_the_former_owner_in_spite_of_its_token() {
+    let beside = |to_ms| {
+        let mut sketch = Sketch::default();
+        let ask = Ask {
+            form: Form::Transaction,
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 1, 0, ask);
+        sketch.enter(A, 1, 300, ("a", 20));
+        sketch.ask(B, 1, 200, None);
+        sketch.enter(B, 1, 400, ("b", 10));
+        sketch.end(B, 1, 450, End::Done);
+        sketch.end(A, 1, 500, End::Done);
+        let fault = Fault::ServerClock { to_ms };
+        overlap(sketch.runner(350, Event::Fault { fault }))
+    };
+    assert_eq!(beside(-1_000), Cause::RolledBack);
+    assert_eq!(
+        beside(1_000),
+        Cause::Unexplained,
+        "its token says that it came later"
+    );
+}
+
+/// The server ends sessions by its own clock.
+#[test]
+fn a_session_may_end_while_clocks_are_far_apart() {
+    let fails = |rate| {
+        let process = None;
+        let mut sketch = Sketch::default().section(B, 1, 20, 11_000, 11_100);
+        sketch.ask(A, 2, 11_000, None);
+        sketch.answer(A, 2, 11_001, End::Store, None);
+        let sketch = sketch.runner(0, Event::Clock { process, rate });
+        let found = sketch.runner(1_000, Event::Calm).findings();
+        found
+            .iter()
+            .any(|found| matches!(found, Finding::StoreFailed { .. }))
+    };
+    assert!(!fails(2_000));
+    assert!(fails(1_010), "within the margin");
+}

@@ -99,8 +99,8 @@ impl<C> Held<C> {
         self.times().is_some_and(is_covered)
     }
 
-    /// The request to send now, if any.
-    pub(crate) fn next_action(&self, enter: Option<Enter>, now: Time) -> Option<Action> {
+    /// The request to send now, if any. `entering`: callers for whom it asks for room, and the ttl of the first.
+    pub(crate) fn next_action(&self, entering: Option<(Enter, Duration)>, now: Time) -> Option<Action> {
         if self.retry_at.is_some_and(|retry_at| now < retry_at) {
             return None;
         }
@@ -111,7 +111,15 @@ impl<C> Held<C> {
                     || self.counts_wrong(count)
                     || self.follow_at.is_some_and(|follow_at| follow_at <= now)
                     || self.renew_at().is_some_and(|renew_at| renew_at <= now);
-                (due || enter.is_some()).then(|| self.extend(count, self.ttl, enter))
+                if !due && entering.is_none() {
+                    return None;
+                }
+                let (enter, ttl) = entering.unzip();
+                let ttl = self.group.as_ref().map_or(self.ttl, |group| {
+                    let of_those_inside = group.ttl();
+                    ttl.map_or(of_those_inside, |ttl| ttl.max(of_those_inside))
+                });
+                Some(self.extend(count, ttl, enter))
             }
             State::Lost(_) => None,
             State::Lingering { until, written } => {
@@ -172,6 +180,7 @@ impl<C> Held<C> {
             };
             if let Some((group, share)) = self.group.as_mut().zip(extend.share.as_ref()) {
                 group.number = share.number;
+                self.ttl = extend.ttl;
             }
         } else {
             // The transaction may have carried out the release.
@@ -203,14 +212,11 @@ impl<C> Held<C> {
                 count,
                 ..
             }) if !release => {
-                self.extended(sent_at, remaining, revoked, now);
-                if let Action::Extend(Extend {
-                    count: sent,
-                    share: Some(share),
-                    ..
-                }) = action
-                {
-                    self.counted(count, *sent, share.enter, now);
+                if let Action::Extend(sent) = action {
+                    self.extended(sent_at, sent.ttl, remaining, revoked, now);
+                    if let Some(share) = &sent.share {
+                        self.counted(count, sent.count, share.enter, now);
+                    }
                 }
                 After::Stands
             }
@@ -296,7 +302,8 @@ impl<C> Held<C> {
         self.try_again(env);
     }
 
-    fn extended(&mut self, sent_at: Time, remaining: Duration, revoked: bool, now: Time) {
+    /// `ttl`: with which it was asked for.
+    fn extended(&mut self, sent_at: Time, ttl: Duration, remaining: Duration, revoked: bool, now: Time) {
         self.row = self.row_sent;
         // This Extend was sent after the last hold had ended. It may have shortened the row's end.
         let lingers = self.row_sent.holds == 0;
@@ -307,7 +314,7 @@ impl<C> Held<C> {
             if lingers || sent_at + remaining >= times.store_end {
                 times.store_end = sent_at + remaining;
                 // The clock may jump at any end, so the margin stays that of the whole ttl.
-                times.length = remaining.max(self.ttl);
+                times.length = remaining.max(ttl);
             }
             let deadline = times.deadline(self.ttl);
             match &mut self.group {

@@ -46,6 +46,8 @@ pub(super) struct Group {
 struct Member {
     ownership: Arc<Ownership>,
     holds: u32,
+    /// What it has asked for last.
+    ttl: Duration,
     /// The end that no renewal moves.
     own_end: Option<Time>,
 }
@@ -75,8 +77,9 @@ impl Group {
         self.endless += u32::from(own_end.is_none());
         self.limit = self.limit.max(ownership.call.options.limit.unwrap_or(NO_LIMIT));
         let member = Member {
-            ownership,
             holds: 1,
+            ttl: ownership.call.options.ttl,
+            ownership,
             own_end,
         };
         self.members.insert(member);
@@ -108,6 +111,7 @@ impl Group {
             return;
         };
         let after = own_end(ownership, not_renewed(ownership.call.options.renew, ttl, now));
+        member.ttl = ttl;
         let before = std::mem::replace(&mut member.own_end, after);
         if let Some(before) = before {
             self.own_ends.remove(&(before, seat));
@@ -127,6 +131,12 @@ impl Group {
     pub(super) fn one_inside(&self) -> Option<&Arc<Ownership>> {
         let living = self.owners().find(|owner| owner.ended().is_none());
         living.or_else(|| self.owners().next())
+    }
+
+    /// The longest of their ttls.
+    pub(super) fn ttl(&self) -> Duration {
+        let ttls = self.members.iter().map(|(_, member)| member.ttl);
+        ttls.max().unwrap_or_default()
     }
 
     /// When the first of them ends unless the lease is extended.
@@ -350,11 +360,14 @@ impl<C> Held<C> {
         if !has_room && !(in_stretch && (in_its_place || limit == NO_LIMIT)) {
             return None;
         }
-        self.ttl = self.ttl.max(ttl);
-        if times.store_end.since(now) < self.ttl.mul_f64(2.0 / 3.0) || now >= group.deadline {
-            // A renewal is due, and comes first.
+        let longest = self.ttl.max(ttl);
+        // With the room that it makes, the store has just extended the lease. Else a renewal that is due comes first.
+        let extended = has_room && ttl <= self.ttl;
+        let due = !extended && times.store_end.since(now) < longest.mul_f64(2.0 / 3.0);
+        if due || now >= group.deadline {
             return None;
         }
+        self.ttl = longest;
         group.room = group.room.saturating_sub(has_room.into());
         let not_renewed = not_renewed(call.options.renew, ttl, now);
         let mut ownership = Ownership::new(
@@ -385,15 +398,16 @@ impl<C> Held<C> {
         Some(ownership)
     }
 
-    /// The callers at the head of the queue for which the store must be asked.
-    pub(crate) fn entrants<A>(&self, queue: &WaitQueue<A>, now: Time) -> Option<Enter> {
+    /// The callers at the head of the queue for which the store must be asked, and the ttl of the first.
+    pub(crate) fn entrants<A>(&self, queue: &WaitQueue<A>, now: Time) -> Option<(Enter, Duration)> {
         if !self.is_shared() || !self.is_held() || self.current.is_revoked() {
             return None;
         }
         let (_, first) = queue.first()?;
-        let limit = first.call.options.limit?;
+        let LockOptions { ttl, limit, .. } = first.call.options;
+        let limit = limit?;
         let mut enter = Enter::new(queue.sharing(limit), limit, now.since(first.since));
         enter.wanted_for = WANTED_FOR;
-        Some(enter)
+        Some((enter, ttl))
     }
 }

@@ -78,6 +78,17 @@ fn another_ttl_is_confirmed_when_the_row_has_it_and_renewed_from_then_on() {
 }
 
 #[test]
+fn a_longer_ttl_that_is_asked_for_during_a_renewal_takes_nothing_from_it() {
+    let mut a = Process::holding("a");
+    a.passes(TTL / 2);
+    a.sends().unwrap();
+    let (ownership, confirm) = (a.ownership.clone().unwrap(), a.confirm("extended"));
+    a.says(|machine, env| machine.set_ttl(env, &ownership, 20 * TTL, confirm));
+    a.answered(extended());
+    assert_eq!(ownership.deadline(), Some((a.now + TTL).before(TTL / 20)));
+}
+
+#[test]
 fn an_acquire_of_unknown_outcome_is_released_by_its_lease() {
     let mut a = Process::new();
     a.wants("a", Some(5 * SECOND));

@@ -184,6 +184,18 @@ fn a_free_place_is_asked_for_later_each_time_that_others_are_faster() {
         assert!(a.sends().is_some());
         a.answered(Outcome::Busy(holder(7)));
     }
+    a.passes(SECOND);
+    a.sends().unwrap();
+    a.answered(granted(8));
+    a.leaves("a", true);
+    a.sends().unwrap();
+    a.answered(released());
+    comes(&mut a, "b", sharing(3));
+    a.sends().unwrap();
+    a.answered(Outcome::Busy(holder(9)));
+    assert!(!asks_when(&mut a, 3, None));
+    a.passes(10 * MS);
+    assert!(a.sends().is_some(), "others were slower meanwhile");
     let mut alone = Process::new();
     comes(&mut alone, "w", options());
     alone.sends().unwrap();
@@ -232,6 +244,41 @@ fn a_place_goes_to_the_next_caller_or_back_to_the_store() {
     assert!(comes(&mut a, "d", sharing(3)).is_empty(), "it is on its way back");
     answered(&mut a, 1);
     assert_eq!(counts(&mut a), (1, Some(1)));
+}
+
+/// With the room that it makes, the store extends the lease.
+#[test]
+fn room_is_used_that_a_slow_store_has_made() {
+    let mut a = shared(3);
+    assert!(comes(&mut a, "b", sharing(3)).is_empty());
+    assert_eq!(counts(&mut a), (1, Some(1)));
+    a.now = a.now + TTL / 2;
+    assert_eq!(answered(&mut a, 2), ["b has 7"]);
+}
+
+#[test]
+fn one_who_did_not_enter_lengthens_no_renewal() {
+    let ttl = |process: &mut Process| match process.sends().unwrap().action {
+        Action::Extend(extend) => extend.ttl,
+        other => panic!("{other:?}"),
+    };
+    let mut a = shared(3);
+    assert!(comes(&mut a, "b", sharing(3).ttl(2 * TTL)).is_empty());
+    assert_eq!(ttl(&mut a), 2 * TTL);
+    assert!(
+        a.answered(Outcome::extended(2 * TTL).with_count(1)).is_empty(),
+        "there is no room"
+    );
+    let b = a.machine.queue.first().unwrap().0;
+    a.says(|machine, env| machine.give_up(env, b));
+    a.passes(2 * TTL / 3);
+    assert_eq!(ttl(&mut a), TTL);
+    answered(&mut a, 1);
+    assert!(comes(&mut a, "c", sharing(3).ttl(2 * TTL)).is_empty());
+    assert_eq!(ttl(&mut a), 2 * TTL);
+    a.answered(Outcome::extended(2 * TTL).with_count(2));
+    a.passes(2 * TTL / 3);
+    assert_eq!(ttl(&mut a), 2 * TTL, "c is inside");
 }
 
 #[test]
