@@ -192,6 +192,14 @@ impl Target {
         Ok(target)
     }
 
+    /// Copies what a server that is alone has written about itself.
+    pub(crate) async fn copy_log(&self, to: &Path) -> std::io::Result<()> {
+        if let Some(server) = &self.server {
+            std::fs::copy(server.lock().await.log(), to)?;
+        }
+        Ok(())
+    }
+
     /// The URL past all proxies.
     pub(crate) fn url(&self) -> &str {
         &self.url
