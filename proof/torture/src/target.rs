@@ -192,12 +192,13 @@ impl Target {
         Ok(target)
     }
 
-    /// Copies what a server that is alone has written about itself.
-    pub(crate) async fn copy_log(&self, to: &Path) -> std::io::Result<()> {
-        if let Some(server) = &self.server {
-            std::fs::copy(server.lock().await.log(), to)?;
+    /// Copies what a server that is alone has written about itself. The history is worth something without it.
+    pub(crate) async fn copy_log(&self, to: &Path) {
+        if let Some(server) = &self.server
+            && let Err(error) = std::fs::copy(server.lock().await.log(), to)
+        {
+            eprintln!("LEFT OUT: the server's log: {error}");
         }
-        Ok(())
     }
 
     /// The URL past all proxies.

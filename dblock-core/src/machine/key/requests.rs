@@ -148,7 +148,7 @@ impl<A, C> Machine<A, C> {
     }
 
     /// Callers that want to enter the lease that this process shares, and that the store may be asked for now.
-    fn entrants(&self, now: Time) -> Option<(Enter, Duration)> {
+    fn entrants(&self, now: Time) -> Option<Enter> {
         let held = self.held.as_ref().filter(|_| self.asking.may_ask(now))?;
         held.entrants(&self.queue, now)
     }

@@ -213,10 +213,9 @@ impl MySqlStore {
                 matched => Ok(matched? > 0),
             };
         };
-        let written = self
-            .run(connection, format!("START TRANSACTION;{change}"))
-            .await?
-            > 0;
+        let begun = connection.run(vec!["START TRANSACTION".to_owned(), change]).await;
+        let begun = begun.map_err(|error| self.record_failed(error))?;
+        let written = begun.last().is_some_and(|matched| *matched > 0);
         let end = format!(
             "UPDATE {} SET reentrant_count = 0, {} \
              WHERE lock_key = {key} AND lease_id = {} AND reentrant_count > 0 AND expire_at > {}",

@@ -99,8 +99,8 @@ impl<C> Held<C> {
         self.times().is_some_and(is_covered)
     }
 
-    /// The request to send now, if any. `entering`: callers for whom it asks for room, and the ttl of the first.
-    pub(crate) fn next_action(&self, entering: Option<(Enter, Duration)>, now: Time) -> Option<Action> {
+    /// The request to send now, if any.
+    pub(crate) fn next_action(&self, enter: Option<Enter>, now: Time) -> Option<Action> {
         if self.retry_at.is_some_and(|retry_at| now < retry_at) {
             return None;
         }
@@ -111,15 +111,7 @@ impl<C> Held<C> {
                     || self.counts_wrong(count)
                     || self.follow_at.is_some_and(|follow_at| follow_at <= now)
                     || self.renew_at().is_some_and(|renew_at| renew_at <= now);
-                if !due && entering.is_none() {
-                    return None;
-                }
-                let (enter, ttl) = entering.unzip();
-                let ttl = self.group.as_ref().map_or(self.ttl, |group| {
-                    let of_those_inside = group.ttl();
-                    ttl.map_or(of_those_inside, |ttl| ttl.max(of_those_inside))
-                });
-                Some(self.extend(count, ttl, enter))
+                (due || enter.is_some()).then(|| self.extend(count, self.ttl, enter))
             }
             State::Lost(_) => None,
             State::Lingering { until, written } => {
@@ -179,8 +171,7 @@ impl<C> Held<C> {
                 owner: Some(self.current.call.owner),
             };
             if let Some((group, share)) = self.group.as_mut().zip(extend.share.as_ref()) {
-                group.number = share.number;
-                self.ttl = extend.ttl;
+                group.sent(share.number);
             }
         } else {
             // The transaction may have carried out the release.
@@ -313,8 +304,8 @@ impl<C> Held<C> {
             times.over_at = times.over_at.max(now + remaining);
             if lingers || sent_at + remaining >= times.store_end {
                 times.store_end = sent_at + remaining;
-                // The clock may jump at any end, so the margin stays that of the whole ttl.
-                times.length = remaining.max(ttl);
+                // The clock may jump at any end, so the margin stays that of the whole ttl, if the store was ever asked for it.
+                times.length = remaining.max(self.ttl.min(times.length.max(ttl)));
             }
             let deadline = times.deadline(self.ttl);
             match &mut self.group {

@@ -46,8 +46,6 @@ pub(super) struct Group {
 struct Member {
     ownership: Arc<Ownership>,
     holds: u32,
-    /// What it has asked for last.
-    ttl: Duration,
     /// The end that no renewal moves.
     own_end: Option<Time>,
 }
@@ -77,9 +75,8 @@ impl Group {
         self.endless += u32::from(own_end.is_none());
         self.limit = self.limit.max(ownership.call.options.limit.unwrap_or(NO_LIMIT));
         let member = Member {
-            holds: 1,
-            ttl: ownership.call.options.ttl,
             ownership,
+            holds: 1,
             own_end,
         };
         self.members.insert(member);
@@ -111,7 +108,6 @@ impl Group {
             return;
         };
         let after = own_end(ownership, not_renewed(ownership.call.options.renew, ttl, now));
-        member.ttl = ttl;
         let before = std::mem::replace(&mut member.own_end, after);
         if let Some(before) = before {
             self.own_ends.remove(&(before, seat));
@@ -133,12 +129,6 @@ impl Group {
         living.or_else(|| self.owners().next())
     }
 
-    /// The longest of their ttls.
-    pub(super) fn ttl(&self) -> Duration {
-        let ttls = self.members.iter().map(|(_, member)| member.ttl);
-        ttls.max().unwrap_or_default()
-    }
-
     /// When the first of them ends unless the lease is extended.
     pub(super) fn first_end(&self) -> Time {
         let own = self.own_ends.first().map(|(end, _)| *end);
@@ -158,6 +148,11 @@ impl Group {
             let deadline = member.own_end.map_or(deadline, |end| end.min(deadline));
             member.ownership.move_deadline(deadline, now);
         }
+    }
+
+    /// An extension is sent, which gives back the room that nobody has taken.
+    pub(super) fn sent(&mut self, number: u64) {
+        (self.number, self.room) = (number, 0);
     }
 
     /// The store has answered that it counts `count` of them; `inside` were inside when it was asked.
@@ -360,14 +355,13 @@ impl<C> Held<C> {
         if !has_room && !(in_stretch && (in_its_place || limit == NO_LIMIT)) {
             return None;
         }
-        let longest = self.ttl.max(ttl);
         // With the room that it makes, the store has just extended the lease. Else a renewal that is due comes first.
         let extended = has_room && ttl <= self.ttl;
-        let due = !extended && times.store_end.since(now) < longest.mul_f64(2.0 / 3.0);
+        self.ttl = self.ttl.max(ttl);
+        let due = !extended && times.store_end.since(now) < self.ttl.mul_f64(2.0 / 3.0);
         if due || now >= group.deadline {
             return None;
         }
-        self.ttl = longest;
         group.room = group.room.saturating_sub(has_room.into());
         let not_renewed = not_renewed(call.options.renew, ttl, now);
         let mut ownership = Ownership::new(
@@ -398,16 +392,15 @@ impl<C> Held<C> {
         Some(ownership)
     }
 
-    /// The callers at the head of the queue for which the store must be asked, and the ttl of the first.
-    pub(crate) fn entrants<A>(&self, queue: &WaitQueue<A>, now: Time) -> Option<(Enter, Duration)> {
+    /// The callers at the head of the queue for which the store must be asked.
+    pub(crate) fn entrants<A>(&self, queue: &WaitQueue<A>, now: Time) -> Option<Enter> {
         if !self.is_shared() || !self.is_held() || self.current.is_revoked() {
             return None;
         }
         let (_, first) = queue.first()?;
-        let LockOptions { ttl, limit, .. } = first.call.options;
-        let limit = limit?;
+        let limit = first.call.options.limit?;
         let mut enter = Enter::new(queue.sharing(limit), limit, now.since(first.since));
         enter.wanted_for = WANTED_FOR;
-        Some((enter, ttl))
+        Some(enter)
     }
 }

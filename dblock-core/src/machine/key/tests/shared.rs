@@ -256,29 +256,23 @@ fn room_is_used_that_a_slow_store_has_made() {
     assert_eq!(answered(&mut a, 2), ["b has 7"]);
 }
 
+/// One who has left gives no place to a caller for whom the store has made no room any more.
 #[test]
-fn one_who_did_not_enter_lengthens_no_renewal() {
-    let ttl = |process: &mut Process| match process.sends().unwrap().action {
-        Action::Extend(extend) => extend.ttl,
-        other => panic!("{other:?}"),
-    };
-    let mut a = shared(3);
-    assert!(comes(&mut a, "b", sharing(3).ttl(2 * TTL)).is_empty());
-    assert_eq!(ttl(&mut a), 2 * TTL);
-    assert!(
-        a.answered(Outcome::extended(2 * TTL).with_count(1)).is_empty(),
-        "there is no room"
-    );
-    let b = a.machine.queue.first().unwrap().0;
-    a.says(|machine, env| machine.give_up(env, b));
-    a.passes(2 * TTL / 3);
-    assert_eq!(ttl(&mut a), TTL);
-    answered(&mut a, 1);
-    assert!(comes(&mut a, "c", sharing(3).ttl(2 * TTL)).is_empty());
-    assert_eq!(ttl(&mut a), 2 * TTL);
-    a.answered(Outcome::extended(2 * TTL).with_count(2));
-    a.passes(2 * TTL / 3);
-    assert_eq!(ttl(&mut a), 2 * TTL, "c is inside");
+fn room_is_given_back_with_the_next_extension() {
+    let mut a = shared(4);
+    let first = a.ownership.clone();
+    assert!(comes(&mut a, "b", sharing(4)).is_empty());
+    assert!(comes(&mut a, "c", sharing(4)).is_empty());
+    assert_eq!(counts(&mut a), (1, Some(2)));
+    let c = a.machine.queue.first().unwrap().0 + 1;
+    a.says(|machine, env| machine.give_up(env, c));
+    assert_eq!(answered(&mut a, 3), ["b has 7"]);
+    a.passes(50 * MS);
+    assert_eq!(counts(&mut a), (2, None));
+    a.ownership = first;
+    a.leaves("a", true);
+    a.now = a.now + TTL / 2;
+    assert!(comes(&mut a, "d", sharing(4)).is_empty(), "a renewal is due");
 }
 
 #[test]
