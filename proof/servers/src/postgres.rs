@@ -92,13 +92,13 @@ impl Programs {
         password: &str,
         purpose: Purpose,
     ) -> anyhow::Result<()> {
-        // Tests log in thousands of times, and a SCRAM login is thousands of hashes, in the server too if it
+        // Tests and tortures log in thousands of times, and a SCRAM login is thousands of hashes, in the server too if it
         // has the password in that form: they were a quarter of what the tests computed. With md5 it keeps the
         // password as one hash.
-        let login = if purpose == Purpose::Tests {
-            "md5"
-        } else {
+        let login = if purpose == Purpose::Benches {
             "scram-sha-256"
+        } else {
+            "md5"
         };
         let Place { account, folder } = place;
         let password_file = folder.join("password");

@@ -65,6 +65,18 @@ pub(super) fn margin(ttl: i64) -> i64 {
     (ttl / 20).max(50 * MS)
 }
 
+/// Why a section went on whose lock ends with a transaction; `None` for others. Its transaction ended before it, as with its
+/// session, and nothing of it may stand.
+pub(super) fn cause_in_transaction(call: &Call, calls: &Calls, facts: &Facts) -> Option<Cause> {
+    let acquirer = calls.get(call.process, call.acquirer).unwrap_or(call);
+    let cause = if acquirer.counted {
+        Cause::Unexplained
+    } else {
+        Cause::RolledBack
+    };
+    facts.ends_with_transaction(acquirer).then_some(cause)
+}
+
 /// Why a section lasted through `span`. Exceptions must cover the whole of it; the result is the one that covers
 /// its beginning.
 pub(super) fn cause(call: &Call, section: &Section, span: Span, calls: &Calls, facts: &Facts) -> Cause {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use super::Verdict;
 use super::calls::{Call, Calls, Section};
-use super::cause::{Cause, cause_from};
+use super::cause::{Cause, cause_from, cause_in_transaction};
 use super::facts::{Facts, Span};
 use super::finding::{Finding, Who};
 use crate::history::MS;
@@ -94,14 +94,8 @@ fn former<'a>(pair: [(&'a Call, &'a Section); 2], calls: &Calls, facts: &Facts) 
 
 fn judge(pair: [(&Call, &Section); 2], calls: &Calls, facts: &Facts) -> Cause {
     let (call, section) = former(pair, calls, facts);
-    let acquirer = calls.get(call.process, call.acquirer).unwrap_or(call);
-    if facts.ends_with_transaction(acquirer) {
-        // Its transaction ended before its section, as with its session, and nothing of it stands.
-        return if acquirer.counted {
-            Cause::Unexplained
-        } else {
-            Cause::RolledBack
-        };
+    if let Some(cause) = cause_in_transaction(call, calls, facts) {
+        return cause;
     }
     let span = Span {
         from: pair[0].1.entered.max(pair[1].1.entered),

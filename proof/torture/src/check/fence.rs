@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::calls::Calls;
-use super::cause::{Cause, cause};
+use super::cause::{Cause, cause, cause_in_transaction};
 use super::facts::{Facts, Span};
 use super::finding::Finding;
 use crate::history::{Event, Line};
@@ -66,10 +66,9 @@ pub(super) fn check(lines: &[Line], calls: &Calls, facts: &Facts, findings: &mut
                     from: successor.max(section.entered),
                     to: *sent,
                 };
-                *writes
-                    .refused
-                    .entry(cause(call, section, span, calls, facts))
-                    .or_default() += 1;
+                let cause = cause_in_transaction(call, calls, facts)
+                    .unwrap_or_else(|| cause(call, section, span, calls, facts));
+                *writes.refused.entry(cause).or_default() += 1;
             }
             _ => writes.refused_on_their_way += 1,
         }

@@ -7,7 +7,7 @@ use super::Verdict;
 use super::calls::{Call, Calls};
 use super::facts::{Facts, LONGEST_LEASE, Span};
 use super::finding::Finding;
-use crate::history::{End, MS};
+use crate::history::{End, Form, MS};
 use crate::process_id::ProcessId;
 
 /// The time that a call may take beyond its wait, on a machine that is busy.
@@ -108,10 +108,11 @@ impl Freed {
         }
     }
 
-    /// Whether the lease may have been handed to a call of the process that waited for a second key and gave
-    /// up. Then nobody entered with the next token, and the row may name the former owner until its lease ends.
+    /// Whether the lease may have been handed to a call of the process that then waited for a second key, or for the
+    /// connection of its transaction, and gave up. Then nobody entered with the next token, and the row may name the former
+    /// owner until its lease ends.
     fn may_have_gone_on_to(&self, call: &Call) -> bool {
-        let waits = call.form.takes_two() && call.section.is_none();
+        let waits = (call.form.takes_two() || call.form == Form::Transaction) && call.section.is_none();
         waits && call.process == self.process && call.asked <= self.at && call.decided() >= self.at
     }
 }

@@ -155,9 +155,9 @@ fn a_part_may_be_kept_by_a_process_that_is_stopped_seed_3301() {
 }
 
 /// Seed 41 on etcd: a guard was released, and the lease went to a call of the process that waited for a second
-/// key. That call gave up when the quorum was gone.
+/// key. That call gave up when the quorum was gone. Seed 3402 on MariaDB: it went to one that could not begin its transaction.
 #[test]
-fn a_lease_may_have_gone_on_to_one_that_waits_for_another_key_seed_41() {
+fn a_lease_may_have_gone_on_to_one_that_waits_for_more_seeds_41_and_3402() {
     let sketch = |process, form, until| {
         let mut sketch = Sketch::default().section(A, 1, 10, 0, 100);
         sketch.worker(A, 100, Event::Released { call: 1 });
@@ -172,6 +172,7 @@ fn a_lease_may_have_gone_on_to_one_that_waits_for_another_key_seed_41() {
         sketch.findings().len()
     };
     assert_eq!(sketch(A, Form::RunAll, 100), 0);
+    assert_eq!(sketch(A, Form::Transaction, 100), 0);
     // The call had given up before, is for one key, or is of another process.
     assert_eq!(sketch(A, Form::RunAll, 99), 1);
     assert_eq!(sketch(A, Form::Run, 100), 1);
