@@ -251,7 +251,8 @@ impl fmt::Display for LostReason {
                 "it was released while something still used it; keep the guard until the work is done"
             }
             Self::Ticket => {
-                "it was adopted before, was not adopted in time, or its lock was freed or revoked by an operator"
+                "it was adopted before, was not adopted in time, or its lock was freed or revoked by an operator; if the work \
+                 must still be done, take the lock anew"
             }
             Self::Shutdown => {
                 "the lock manager was shut down before the work was done; give `LockManager::shutdown` a longer grace"

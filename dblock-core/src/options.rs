@@ -171,8 +171,8 @@ impl LockOptions {
     }
 
     /// Calls `told` about once a second while the acquire waits, for example to log who holds the lock. It runs in the
-    /// task that waits: it must not block, and if it panics, so does the call. A wait shorter than a second does not call
-    /// it, and neither does a call that has its turn to take the key in its transaction. Default: none.
+    /// task that waits: it must not block, and if it panics, so does the call. The first time is after one to two seconds, so
+    /// a shorter wait does not call it, and neither does a call that has its turn to take the key in its transaction. Default: none.
     ///
     /// ```
     /// # use dblock_core as dblock;

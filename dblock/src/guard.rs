@@ -304,7 +304,8 @@ impl LockGuard {
     }
 
     /// Releases the lock and waits until the store confirms it: for at most 3 seconds, and not beyond the end
-    /// of the lease.
+    /// of the lease. While other calls of this process share the lock, it does not wait: the place is free for other
+    /// processes one request later.
     ///
     /// # Errors
     /// That of the first key that has one; the others are released all the same.
