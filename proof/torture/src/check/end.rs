@@ -66,8 +66,9 @@ fn transfers_kept(calls: &Calls, transfers: &[i64], findings: &mut Vec<Finding>)
 
 /// Whether nothing excuses the loss of a call's lease. It is renewed, as are those around it, and its process did
 /// not stand still. While commits are slow, its ttl is the longest; before, the store granted others all the time,
-/// because a busy machine may stop the store too.
-fn must_live(call: &Call, lost: i64, grants: &[i64], calls: &Calls, facts: &Facts) -> bool {
+/// because a busy machine may stop the store too. On SQLite others of its process: those who wait for the file have no
+/// order, and other processes may be faster for a while.
+fn must_live(call: &Call, lost: i64, calls: &Calls, facts: &Facts) -> bool {
     let slow = facts.only_slow.is_none_or(|slow| slow < lost);
     let stood_still = calls.outwards(call).any(|call| {
         let span = Span {
@@ -76,6 +77,8 @@ fn must_live(call: &Call, lost: i64, grants: &[i64], calls: &Calls, facts: &Fact
         };
         facts.still_within(call.process, span) > 0
     });
+    let of_its_process = facts.is_about(StoreKind::Sqlite).then_some(call.process);
+    let grants = outages::grants(calls, of_its_process);
     let renewed = |call: &Call| {
         let ttl = call.parameters.ttl;
         let lives = if slow {
@@ -85,7 +88,7 @@ fn must_live(call: &Call, lost: i64, grants: &[i64], calls: &Calls, facts: &Fact
                 from: lost - ttl,
                 to: lost,
             };
-            goes_on_granting(grants, span, ttl / 3) && !facts.keeps_renewals_waiting(call.process, span)
+            goes_on_granting(&grants, span, ttl / 3) && !facts.keeps_renewals_waiting(call.process, span)
         };
         call.parameters.renew
             && call.parameters.max_hold.is_none()
@@ -109,7 +112,6 @@ fn goes_on_granting(grants: &[i64], span: Span, pause: i64) -> bool {
 
 /// After the recovery every key is acquired, no lease is lost without a reason, and no call gets a store error.
 fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Finding>) {
-    let grants = outages::grants(calls);
     // Each run is called for some seconds only.
     let kept = calls.iter().filter(|call| !call.key.starts_with(PREFIX));
     let mut dead: BTreeSet<&str> = kept.map(|call| call.key.as_str()).collect();
@@ -129,7 +131,7 @@ fn recovered(calls: &Calls, facts: &Facts, since: i64, findings: &mut Vec<Findin
         if answer.end == End::Lost
             && !facts.clocks.are_far_apart()
             && entered >= Some(since)
-            && must_live(call, call.section_end(), &grants, calls, facts)
+            && must_live(call, call.section_end(), calls, facts)
         {
             findings.push(Finding::LostForNothing {
                 key: call.key.clone(),

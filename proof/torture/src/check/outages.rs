@@ -6,10 +6,11 @@ use std::time::Duration;
 use super::calls::{Call, Calls, Section};
 use crate::fault::Fault;
 use crate::history::{Event, History};
+use crate::process_id::ProcessId;
 
 /// The longest time without a grant around each fault of the servers, by the name of the fault.
 pub(super) fn check(history: &History, calls: &Calls) -> BTreeMap<&'static str, Vec<Duration>> {
-    let grants = grants(calls);
+    let grants = grants(calls, None);
     let mut begun: Vec<(&Fault, i64)> = Vec::new();
     let mut outages: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for line in &history.runner {
@@ -31,26 +32,25 @@ pub(super) fn check(history: &History, calls: &Calls) -> BTreeMap<&'static str, 
     outages
 }
 
-/// When the store granted any key.
-pub(super) fn grants(calls: &Calls) -> Vec<i64> {
+/// When the store granted any key, to this process or to any.
+pub(super) fn grants(calls: &Calls, process: Option<ProcessId>) -> Vec<i64> {
     let sections = calls.sections();
-    let mut grants: Vec<i64> = sections
-        .iter()
-        .flat_map(|(_, sections)| granted(sections))
-        .collect();
+    let granted = sections.iter().flat_map(|(_, sections)| granted(sections));
+    let granted = granted.filter(|(to, _)| process.is_none_or(|process| *to == process));
+    let mut grants: Vec<i64> = granted.map(|(_, at)| at).collect();
     grants.sort_unstable();
     grants
 }
 
-/// When the store granted a key. A token that is one larger than the one before came by a local hand-over.
-fn granted(sections: &[(&Call, &Section)]) -> Vec<i64> {
+/// When the store granted a key, and to whom. A token that is one larger than the one before came by a local hand-over.
+fn granted(sections: &[(&Call, &Section)]) -> Vec<(ProcessId, i64)> {
     let mut before: Option<(&Call, &Section)> = None;
     let mut granted = Vec::new();
     for &(call, section) in sections.iter().filter(|(call, _)| call.is_acquirer()) {
         let handed_over = before
             .is_some_and(|(former, left)| former.process == call.process && left.token + 1 == section.token);
         if !handed_over {
-            granted.push(section.entered);
+            granted.push((call.process, section.entered));
         }
         before = Some((call, section));
     }
