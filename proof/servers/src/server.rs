@@ -134,7 +134,7 @@ impl Server {
         &self.launch.name
     }
 
-    /// What it has written about itself since its first start.
+    /// The file with the output of all its starts.
     pub fn log(&self) -> &Path {
         &self.launch.log
     }

@@ -32,7 +32,7 @@ const CALM: Duration = Duration::from_secs(22);
 /// The part after that, in which only commits are slow.
 const SLOW_COMMITS: Duration = Duration::from_secs(14);
 
-/// What the server wrote about itself, beside the history.
+/// The server's log, beside the history.
 const SERVER_LOG: &str = "server.log";
 
 /// How long the runner waits for a connection: without one there is no verdict.

@@ -192,7 +192,7 @@ impl Target {
         Ok(target)
     }
 
-    /// Copies what a server that is alone has written about itself. The history is worth something without it.
+    /// Copies the log of a server that is alone. The history is worth something without it.
     pub(crate) async fn copy_log(&self, to: &Path) {
         if let Some(server) = &self.server
             && let Err(error) = std::fs::copy(server.lock().await.log(), to)
