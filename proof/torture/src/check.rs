@@ -177,7 +177,7 @@ fn count(history: &History, calls: &Calls, facts: &Facts) -> Counts {
             taken
         } else {
             other
-        }) += usize::from(call.counted);
+        }) += usize::from(call.stands && call.transferred.is_none());
         if call.section.is_none() {
             continue;
         }

@@ -38,8 +38,8 @@ pub(crate) struct Call {
     pub(crate) transferred: Option<i64>,
     /// The database confirmed the commit of its transaction, or its rollback.
     pub(crate) committed: Option<bool>,
-    /// What it counted is in the database.
-    pub(crate) counted: bool,
+    /// What it counted or transferred is in the database.
+    pub(crate) stands: bool,
     /// When its process ended.
     process_end: i64,
 }
@@ -89,6 +89,15 @@ pub(super) fn counts(history: &History) -> impl Iterator<Item = &Count> {
         _ => None,
     });
     counted.flatten()
+}
+
+/// Every line of the ledger at the end, by transfer.
+fn transfers(history: &History) -> impl Iterator<Item = &i64> {
+    let ledgers = history.runner.iter().filter_map(|line| match &line.event {
+        Event::Bank { transfers, .. } => Some(transfers),
+        _ => None,
+    });
+    ledgers.flatten()
 }
 
 /// When a section began, and its token.
@@ -179,10 +188,10 @@ impl Calls {
                 calls.add(*process, line, facts);
             }
         }
-        let counted = counts(history).flat_map(|count| count.lines.iter().map(|(_, _, id)| *id));
-        let counted: HashSet<i64> = counted.collect();
+        let counted = counts(history).flat_map(|count| count.lines.iter().map(|(_, _, id)| id));
+        let stands: HashSet<&i64> = counted.chain(transfers(history)).collect();
         for call in &mut calls.all {
-            call.counted = counted.contains(&call.process.id_of(call.number));
+            call.stands = stands.contains(&call.process.id_of(call.number));
         }
         for (at, call) in calls
             .all
@@ -327,7 +336,7 @@ impl Calls {
                     answer: None,
                     transferred: None,
                     committed: None,
-                    counted: false,
+                    stands: false,
                     process_end: facts.end_of(process),
                 };
                 self.index.insert((process, call.number), self.all.len());

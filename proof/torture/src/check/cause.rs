@@ -69,7 +69,7 @@ pub(super) fn margin(ttl: i64) -> i64 {
 /// session, and nothing of it may stand.
 pub(super) fn cause_in_transaction(call: &Call, calls: &Calls, facts: &Facts) -> Option<Cause> {
     let acquirer = calls.get(call.process, call.acquirer).unwrap_or(call);
-    let cause = if acquirer.counted {
+    let cause = if acquirer.stands {
         Cause::Unexplained
     } else {
         Cause::RolledBack

@@ -42,7 +42,7 @@ pub(super) fn check(history: &History, calls: &Calls, findings: &mut Vec<Finding
         return;
     }
     for call in calls.iter() {
-        if let Some(committed) = call.committed.filter(|committed| *committed != call.counted) {
+        if let Some(committed) = call.committed.filter(|committed| *committed != call.stands) {
             findings.push(Finding::CommitUndone {
                 process: call.process,
                 call: call.number,

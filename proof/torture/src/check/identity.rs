@@ -39,7 +39,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>) {
                     // Sections that overlap are found by `exclusion`. A re-entry has the token of its acquirer, whose
                     // transaction may have been rolled back beneath both; or before the caller heard that it had the
                     // key, which others had meanwhile.
-                    let never_ended = call.committed.is_none() && !call.counted;
+                    let never_ended = call.committed != Some(true) && !call.stands;
                     let is_undone = facts.ends_with_transaction(call) && never_ended;
                     if call.is_acquirer()
                         && !is_undone

@@ -4,8 +4,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::facts::{Facts, Span};
 use super::finding::Finding;
+use super::waits::{ANSWER_TIMEOUT, RELEASE_TIMEOUT, SLACK};
 use crate::history::{Event, History, Line, MS};
-use crate::once::{Answer, End, Kind, MOST_ATTEMPTS, Step};
+use crate::once::{Answer, End, Kind, MOST_ATTEMPTS, Step, Work};
 use crate::process_id::ProcessId;
 
 /// How long after a call and its ttl its attempt may still be taken back, and how long after its end a fault
@@ -80,7 +81,10 @@ struct Called {
 struct OnceCall {
     /// `None` for the runner.
     process: Option<ProcessId>,
+    call: u64,
     asked: i64,
+    /// For all locks before its body. Unknown in older histories.
+    wait: Option<i64>,
     ttl: i64,
     renews: bool,
     /// When its body began, and the last moment at which it surely ran.
@@ -179,6 +183,9 @@ pub(super) fn check(history: &History, facts: &Facts, findings: &mut Vec<Finding
     for (process, log) in workers.chain([(None, &history.runner)]) {
         read(process, log, facts, &mut called, &mut runs, findings);
     }
+    for (run, called) in &called {
+        findings.extend(called.calls.iter().filter_map(|call| hung(*run, call, facts)));
+    }
     runs.called = called.len();
     // Without an end there is nothing to compare with, and that is a finding of its own.
     for (run, called) in called.iter().filter(|_| has_ended) {
@@ -200,6 +207,28 @@ pub(super) fn check(history: &History, facts: &Facts, findings: &mut Vec<Finding
     runs
 }
 
+/// The body of a call begins within its wait. A call that ends without it releases its locks, of which there are two at most.
+fn hung(run: u64, call: &OnceCall, facts: &Facts) -> Option<Finding> {
+    let (process, wait, (answered, _)) = (call.process?, call.wait?, call.answered.as_ref()?);
+    let (to, releases) = match call.body {
+        Some(body) => (body.from, 0),
+        None => (*answered, 2 * RELEASE_TIMEOUT),
+    };
+    let span = Span { from: call.asked, to };
+    let took = span.to - span.from - facts.still_within(process, span);
+    let wait = if wait == 0 { ANSWER_TIMEOUT } else { wait };
+    let limit = facts.clocks.most(process, wait + releases);
+    (took > limit + SLACK).then(|| Finding::Hung {
+        key: Work::plain(run).key(),
+        process,
+        call: call.call,
+        what: "to begin a run or give up",
+        took,
+        limit,
+        at: call.asked,
+    })
+}
+
 /// Reads the log of one process.
 fn read(
     process: Option<ProcessId>,
@@ -217,13 +246,16 @@ fn read(
                 call,
                 run,
                 ttl_ms,
+                wait_ms,
                 renews,
             } => {
                 let calls = &mut called.entry(*run).or_default().calls;
                 index.insert(*call, calls.len());
                 calls.push(OnceCall {
                     process,
+                    call: *call,
                     asked: line.at,
+                    wait: wait_ms.map(|ms| i64::from(ms) * MS),
                     ttl: i64::from(*ttl_ms) * MS,
                     renews: *renews,
                     body: None,

@@ -87,7 +87,7 @@ fn doubt_from(call: &Call, section: &Section, calls: &Calls, facts: &Facts) -> O
     let acquirer = calls.get(call.process, call.acquirer).unwrap_or(call);
     if facts.ends_with_transaction(acquirer) {
         // A transaction that was rolled back may have been so at once.
-        return (!acquirer.counted).then_some(acquirer.asked);
+        return (!acquirer.stands).then_some(acquirer.asked);
     }
     in_doubt_from(call, section, lives_until(call, calls, facts), calls, facts)
 }

@@ -14,14 +14,14 @@ use crate::process_id::ProcessId;
 pub(crate) const SLACK: i64 = 1_000 * MS;
 
 /// The time that a call without a wait may take: the store's timeout.
-const ANSWER_TIMEOUT: i64 = 5_000 * MS;
+pub(super) const ANSWER_TIMEOUT: i64 = 5_000 * MS;
 
 /// The time beyond its wait for a call whose lock ends with a transaction, which must begin. A transfer writes no
 /// section, and ends with the transaction.
 const TRANSACTION_TIMEOUT: i64 = 4_000 * MS;
 
 /// How long a call awaits its release at most.
-const RELEASE_TIMEOUT: i64 = 3_000 * MS;
+pub(super) const RELEASE_TIMEOUT: i64 = 3_000 * MS;
 
 /// How long after a release a caller may be refused because of its lease: a process believes the store's last
 /// answer for a second, and the row may lag behind local hand-overs.

@@ -89,6 +89,9 @@ pub(crate) enum Event {
         call: u64,
         run: u64,
         ttl_ms: u32,
+        /// It waits for so long, for all locks before its body. Unknown in older histories.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        wait_ms: Option<u32>,
         /// The lease is renewed for as long as the body runs.
         renews: bool,
     },

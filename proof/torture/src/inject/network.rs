@@ -58,15 +58,22 @@ async fn play_late(proxies: &[Proxy], trick: Trick, ms: u32) -> bool {
     played
 }
 
-/// Plays a trick on the next statement of a process that names a key, at any of its proxies.
+/// Whether a trick is played on these bytes: they name a key, which a batch of MySQL's has in hexadecimal digits, or commit a
+/// transaction, whose reply is lost. A batch is not repeated.
+fn is_meant(trick: Trick, bytes: &[u8]) -> bool {
+    let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
+    let repeats = matches!(trick, Trick::Repeat | Trick::RepeatLate);
+    has(b"torture:")
+        || !repeats && has(b"746F72747572653A")
+        || trick == Trick::LoseReply && has(b"COMMIT")
+}
+
+/// Plays a trick on the next such statement of a process, at any of its proxies.
 async fn play(proxies: &[Proxy], trick: Trick) -> bool {
     let played = || proxies.iter().map(Proxy::played).sum::<usize>();
     let before = played();
     for proxy in proxies {
-        proxy.look_out(
-            trick,
-            Box::new(|bytes| bytes.windows(8).any(|window| window == b"torture:")),
-        );
+        proxy.look_out(trick, Box::new(move |bytes| is_meant(trick, bytes)));
     }
     let give_up = tokio::time::Instant::now() + TIMEOUT;
     while played() == before && tokio::time::Instant::now() < give_up {

@@ -174,6 +174,7 @@ fn calls(
 ) {
     let call = 1;
     let ask = Event::OnceAsk {
+        wait_ms: None,
         call,
         run,
         ttl_ms: u32::try_from(TTL).unwrap(),

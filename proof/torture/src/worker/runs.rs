@@ -58,6 +58,7 @@ fn ask(journal: &Journal, work: &Work) {
         call: work.call,
         run: work.run,
         ttl_ms: u32::try_from(work.ttl.as_millis()).unwrap_or(u32::MAX),
+        wait_ms: u32::try_from(work.wait.as_millis() * if work.around.is_some() { 2 } else { 1 }).ok(),
         renews: work
             .around
             .is_none_or(|around| around.renew && around.max_hold.is_none()),

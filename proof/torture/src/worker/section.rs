@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use dblock::store::StoreErrorKind;
 use dblock::{CurrentLock, LockError, LockGuard};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 
 use super::Worker;
 use super::call::{Origin, is};
 use super::mix::{Plan, Work};
+use super::transaction::answer;
 use crate::counter::Counter;
 use crate::history::{Event, Form, How, now};
-use crate::payment::{Failure, Payment};
+use crate::payment::Payment;
 use crate::resource::Write;
 
 /// How often a section takes a step at least. Much shorter than the margin of the shortest lease: if a section
@@ -287,20 +287,9 @@ impl Worker {
         };
         let own = plan.form == Form::InTransaction;
         let paid = Box::pin(bank.pay(&self.locks, &payment, own));
-        Some(match timeout(plan.wait + TIMEOUT, paid).await.ok()? {
-            Ok(()) => {
-                self.journal.write(Event::Transferred { id: transfer.id });
-                Ok(())
-            }
-            // Rolled back; a caller could try again.
-            Err(Failure::Lock(LockError::Store { source, .. }))
-                if source.kind() == StoreErrorKind::Conflict =>
-            {
-                Ok(())
-            }
-            Err(Failure::Lock(error)) => Err(error),
-            Err(Failure::Database | Failure::Planned) => Ok(()),
-        })
+        let paid = timeout(plan.wait + TIMEOUT, paid).await.ok()?;
+        self.conclude(call, plan.form, &paid);
+        Some(answer(paid))
     }
 }
 

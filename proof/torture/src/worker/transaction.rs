@@ -50,13 +50,8 @@ impl Worker {
     ) -> Option<Result<(), LockError>> {
         let made = Box::pin(bank.in_transaction(self, call, plan));
         let made = timeout(plan.wait + CALL_TIMEOUT, made).await.ok()?;
-        let committed = match &made {
-            Ok(()) => Some(true),
-            Err(Failure::Planned) => Some(false),
-            Err(_) => None,
-        };
-        if let Some(committed) = committed.filter(|_| plan.counts) {
-            self.journal.write(Event::Concluded { call, committed });
+        if plan.counts {
+            self.conclude(call, plan.form, &made);
         }
         Some(match answer(made) {
             // A transaction does not re-enter what ends with another one.
@@ -69,6 +64,23 @@ impl Worker {
         })
     }
 
+    /// Writes down whether the work of a transaction stands, if the caller can know it.
+    pub(super) fn conclude(&self, call: u64, form: Form, made: &Result<(), Failure>) {
+        let committed = match made {
+            Ok(()) => true,
+            // That of the caller's own commit, perhaps.
+            Err(Failure::Database) if form == Form::InTransaction => return,
+            // That of the library's commit, perhaps.
+            Err(Failure::Lock(LockError::Store { source, .. }))
+                if form == Form::Transaction && !source.is_retryable() =>
+            {
+                return;
+            }
+            Err(_) => false,
+        };
+        self.journal.write(Event::Concluded { call, committed });
+    }
+
     /// Waits here for the kill, if that is planned.
     async fn stall_in_transaction(&self) {
         if self.stalls_in_transaction.load(Ordering::Relaxed) {
@@ -79,7 +91,7 @@ impl Worker {
 }
 
 /// The answer to the call. After a conflict, and when the database fails, a caller could try again.
-fn answer(made: Result<(), Failure>) -> Result<(), LockError> {
+pub(super) fn answer(made: Result<(), Failure>) -> Result<(), LockError> {
     match made {
         Err(Failure::Lock(LockError::Store { source, .. })) if source.kind() == StoreErrorKind::Conflict => {
             Ok(())

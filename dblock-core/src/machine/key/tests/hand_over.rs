@@ -60,6 +60,17 @@ fn the_next_owner_s_ttl_counts_from_when_it_enters() {
     assert_eq!(deadline, Some((a.now + 2 * SECOND).before(100 * MS)));
 }
 
+/// Its owner's transaction may still be open, and the token that it has checked is in the row.
+#[test]
+fn a_lease_that_was_checked_in_a_transaction_is_not_handed_over() {
+    let mut a = owner(TTL, Duration::ZERO);
+    let (own, confirm) = (a.ownership.clone().unwrap(), a.confirm("p"));
+    let said = a.says(|machine, env| machine.pin(env, &own, Some(confirm)));
+    assert_eq!(said, ["p confirmed"]);
+    assert!(a.leaves("a", true).is_empty());
+    assert!(!enters(&mut a, options()));
+}
+
 #[test]
 fn a_lease_is_handed_over_to_an_owner_that_renews_it_and_is_confirmed_for_long_enough() {
     for (options, handed_over) in [
