@@ -112,6 +112,14 @@ impl Fault {
         matches!(self, Self::ForceRelease { .. } | Self::Revoke { .. })
     }
 
+    /// One session or more are ended at a moment of the fault, and others go on.
+    pub(crate) fn breaks_sessions(&self) -> bool {
+        matches!(
+            self,
+            Self::Terminate { .. } | Self::LoseReply { .. } | Self::LoseRequest { .. } | Self::Repeat { .. }
+        )
+    }
+
     /// A server that is alone is brought down, or may crash, and is started again.
     pub(crate) fn crashes_the_server(&self) -> bool {
         matches!(

@@ -153,7 +153,12 @@ fn is_busy(error: &anyhow::Error) -> bool {
 async fn disturb_and_sample(server: &mut Server, ends: &Ends, end: Instant) -> anyhow::Result<Vec<Sample>> {
     let mut samples = Vec::new();
     let started = Instant::now();
-    let mut every = [SAMPLE_EVERY, SESSIONS_END_EVERY, (end - started) / SERVER_RESTARTS].map(interval);
+    let mut every = [
+        SAMPLE_EVERY,
+        SESSIONS_END_EVERY,
+        (end - started) / SERVER_RESTARTS,
+    ]
+    .map(interval);
     for interval in &mut every {
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         interval.tick().await;

@@ -35,6 +35,7 @@ impl World {
         let recorded = Recorded {
             call,
             since,
+            jumped: checks.jumped,
             state: State::Waiting,
             leaves_within: RELEASE,
             makes_ticket: false,
@@ -157,7 +158,11 @@ impl<'a> Calling<'a> {
     fn too_late(&self, now: Duration) -> Option<String> {
         let checks = self.world.checks();
         let Recorded {
-            call, since, state, ..
+            call,
+            since,
+            jumped,
+            state,
+            ..
         } = &checks.calls[&self.number];
         let by = match (state, call.wait) {
             (State::Leaving(by), _) => *by,
@@ -165,7 +170,7 @@ impl<'a> Calling<'a> {
             (_, Wait::For(wait)) => *since + wait,
             (_, Wait::Forever) => return None,
         };
-        let late = now.checked_sub(by + TICK + checks.jumped)?;
+        let late = now.checked_sub(by + TICK + checks.jumped.saturating_sub(*jumped))?;
         Some(format!("in time: call {} took {late:?} too long", self.number))
     }
 

@@ -70,6 +70,8 @@ pub(crate) enum Wait {
 pub(crate) struct Recorded {
     pub(crate) call: Call,
     pub(crate) since: Duration,
+    /// By how much time had jumped when it began.
+    pub(crate) jumped: Duration,
     pub(crate) state: State,
     /// How long it may take to leave.
     pub(crate) leaves_within: Duration,

@@ -8,7 +8,7 @@ use crate::process_id::ProcessId;
 
 /// The largest difference of two successive tokens of one lease that the history shows: some owners write no
 /// section. The first token of a lease is the store's clock in microseconds.
-const HANDED_OVER: i64 = 8;
+pub(super) const HANDED_OVER: i64 = 8;
 
 /// A call for a lock.
 #[derive(Debug, Clone)]

@@ -65,16 +65,22 @@ pub(super) fn margin(ttl: i64) -> i64 {
     (ttl / 20).max(50 * MS)
 }
 
-/// Why a section went on whose lock ends with a transaction; `None` for others. Its transaction ended before it, as with its
-/// session, and nothing of it may stand.
-pub(super) fn cause_in_transaction(call: &Call, calls: &Calls, facts: &Facts) -> Option<Cause> {
+/// Why a section lasted through `span` whose lock ends with a transaction, if that is because of the transaction: it ended
+/// before, with its session or by an error of the database, of which the body hears soon; and nothing of it may stand.
+pub(super) fn cause_in_transaction(call: &Call, span: Span, calls: &Calls, facts: &Facts) -> Option<Cause> {
     let acquirer = calls.get(call.process, call.acquirer).unwrap_or(call);
-    let cause = if acquirer.stands {
-        Cause::Unexplained
-    } else {
-        Cause::RolledBack
+    if !facts.ends_with_transaction(acquirer) {
+        return None;
+    }
+    if acquirer.stands {
+        return Some(Cause::Unexplained);
+    }
+    let before = Span {
+        from: acquirer.asked,
+        to: span.from,
     };
-    facts.ends_with_transaction(acquirer).then_some(cause)
+    let is_short = span.to - span.from - facts.still_within(call.process, span) <= GRACE;
+    (is_short || facts.may_have_ended_a_session(call.process, before)).then_some(Cause::RolledBack)
 }
 
 /// Why a section lasted through `span`. Exceptions must cover the whole of it; the result is the one that covers

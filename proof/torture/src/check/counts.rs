@@ -2,7 +2,7 @@
 
 use super::calls::{self, Calls};
 use super::finding::Finding;
-use crate::history::{Event, History};
+use crate::history::{Event, History, How};
 
 pub(super) fn check(history: &History, calls: &Calls, findings: &mut Vec<Finding>) {
     for count in calls::counts(history) {
@@ -42,7 +42,11 @@ pub(super) fn check(history: &History, calls: &Calls, findings: &mut Vec<Finding
         return;
     }
     for call in calls.iter() {
-        if let Some(committed) = call.committed.filter(|committed| *committed != call.stands) {
+        // A body that did not return was not committed.
+        let undone = call.form.ends_with_transaction()
+            && matches!(call.left_how(), Some(How::Dropped | How::Panicked));
+        let told = call.committed.or(undone.then_some(false));
+        if let Some(committed) = told.filter(|committed| *committed != call.stands) {
             findings.push(Finding::CommitUndone {
                 process: call.process,
                 call: call.number,

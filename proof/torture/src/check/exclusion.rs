@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use super::Verdict;
 use super::calls::{Call, Calls, Section};
 use super::cause::{Cause, cause_from, cause_in_transaction};
-use super::facts::{Facts, Span};
+use super::facts::{Facts, LONGEST_LEASE, Span};
 use super::finding::{Finding, Who};
 use crate::history::MS;
 
@@ -18,7 +18,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     for (key, sections) in calls.sections() {
         let mut inside: Vec<(&Call, &Section)> = Vec::new();
         let mut found = HashSet::new();
-        for (call, section) in sections {
+        for (n, &(call, section)) in sections.iter().enumerate() {
             inside.retain(|(other, _)| other.section_end() > section.entered);
             for &(other, other_section) in &inside {
                 if other.shares_acquirer(call) || other.shares_with(call) {
@@ -38,7 +38,7 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
                     });
                 }
             }
-            if let Some(finding) = above_limit((call, section), &inside, calls, facts) {
+            if let Some(finding) = above_limit((call, section), &sections[..n], calls, facts) {
                 verdict.findings.push(finding);
             }
             inside.push((call, section));
@@ -46,11 +46,11 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     }
 }
 
-/// A call with a limit enters beside too many others that have one: more than the largest of their limits, which is that
-/// of the processes' rules, because one that takes the place of another in its process is not counted anew.
+/// A call with a limit enters beside too many others that have one: as many as its limit. In the place of another one of its process
+/// it is not counted anew, and then the largest of their limits is meant.
 fn above_limit(
     entering: (&Call, &Section),
-    inside: &[(&Call, &Section)],
+    before: &[(&Call, &Section)],
     calls: &Calls,
     facts: &Facts,
 ) -> Option<Finding> {
@@ -60,11 +60,20 @@ fn above_limit(
         let others = limit_of(other.0).is_some() && !other.0.shares_acquirer(entering.0);
         others && judge([entering, **other], calls, facts) == Cause::Unexplained
     };
-    let others: Vec<_> = inside.iter().filter(unexplained).collect();
-    let limit = others
-        .iter()
-        .filter_map(|(other, _)| limit_of(other))
-        .fold(own, u32::max);
+    let is_inside = |other: &&(&Call, &Section)| other.0.section_end() > entering.1.entered;
+    let others: Vec<_> = before.iter().filter(is_inside).filter(unexplained).collect();
+    // One that left is inside for the store until it hears of that, or the lease is over.
+    let gives_place = |(other, _): &(&Call, &Section)| {
+        other.process == entering.0.process
+            && limit_of(other).is_some()
+            && other.section_end().saturating_add(LONGEST_LEASE) > entering.0.asked
+    };
+    let limits = others.iter().filter_map(|(other, _)| limit_of(other));
+    let limit = if before.iter().any(gives_place) {
+        limits.fold(own, u32::max)
+    } else {
+        own
+    };
     (others.len() >= limit as usize).then(|| Finding::AboveLimit {
         key: entering.0.key.clone(),
         who: Who::of(entering.0, entering.1),
@@ -94,14 +103,13 @@ fn former<'a>(pair: [(&'a Call, &'a Section); 2], calls: &Calls, facts: &Facts) 
 
 fn judge(pair: [(&Call, &Section); 2], calls: &Calls, facts: &Facts) -> Cause {
     let (call, section) = former(pair, calls, facts);
-    if let Some(cause) = cause_in_transaction(call, calls, facts) {
-        return cause;
-    }
     let span = Span {
         from: pair[0].1.entered.max(pair[1].1.entered),
         to: call.section_end(),
     };
-    cause_from(call, section, span, lives_until(call, calls, facts), calls, facts)
+    let lives = lives_until(call, calls, facts);
+    cause_in_transaction(call, span, calls, facts)
+        .unwrap_or_else(|| cause_from(call, section, span, lives, calls, facts))
 }
 
 /// Until when the lease of a section lives in the store at least, whatever becomes of its process: a lease that

@@ -69,6 +69,8 @@ pub(crate) struct Facts {
     troubles: HashMap<ProcessId, Vec<Trouble>>,
     /// When a process had a session of its own ended.
     sessions_ended: HashMap<ProcessId, Vec<i64>>,
+    /// When a fault ended sessions of one slot, or of any.
+    broken: Vec<(Option<usize>, Span)>,
     forced: HashMap<String, Vec<Span>>,
     /// When an operator revoked a lease, by key.
     revoked: HashMap<String, Vec<Span>>,
@@ -137,6 +139,7 @@ impl Facts {
             if let Event::Fault { fault } = event {
                 facts.note_delay(fault, *at);
             }
+            facts.note_broken(event, *at);
             match event {
                 Event::Paused { process } => {
                     // Until `Continued`.
@@ -253,6 +256,23 @@ impl Facts {
         spans.push(Span { from: at, to });
     }
 
+    /// Notes when a fault ends sessions, if it does.
+    fn note_broken(&mut self, event: &Event, at: i64) {
+        match event {
+            Event::Fault { fault } if fault.breaks_sessions() => {
+                self.broken.push((fault.slot(), Span::since(at)));
+            }
+            Event::Done { fault, .. } if fault.breaks_sessions() => {
+                let is_open = |span: &Span| span.to == i64::MAX;
+                let mut open = self.broken.iter_mut();
+                if let Some((_, span)) = open.find(|(slot, span)| *slot == fault.slot() && is_open(span)) {
+                    span.to = at;
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// When a process was stopped.
     pub(crate) fn pauses(&self, process: ProcessId) -> &[Span] {
         self.pauses.get(&process).map_or(&[], Vec::as_slice)
@@ -276,6 +296,19 @@ impl Facts {
     pub(super) fn ends_sessions(&self, process: ProcessId, span: Span) -> bool {
         let mut ended = self.sessions_ended.get(&process).into_iter().flatten();
         ended.any(|ended| (span.from - SESSION_ENDS_LATE..=span.to).contains(ended))
+    }
+
+    /// Whether a fault may have ended the session of a transaction of a process in `span`.
+    pub(super) fn may_have_ended_a_session(&self, process: ProcessId, span: Span) -> bool {
+        let broken = self
+            .broken
+            .iter()
+            .filter(|(slot, _)| slot.is_none_or(|slot| slot == process.slot));
+        self.ends_sessions(process, span)
+            // The server ends sessions by its own clock.
+            || self.clocks.are_far_apart()
+            || self.is_unanswered(process, span)
+            || broken.into_iter().any(|(_, broken)| broken.within(span) > 0)
     }
 
     pub(super) fn is_about(&self, store: StoreKind) -> bool {

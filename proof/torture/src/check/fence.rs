@@ -66,7 +66,7 @@ pub(super) fn check(lines: &[Line], calls: &Calls, facts: &Facts, findings: &mut
                     from: successor.max(section.entered),
                     to: *sent,
                 };
-                let cause = cause_in_transaction(call, calls, facts)
+                let cause = cause_in_transaction(call, span, calls, facts)
                     .unwrap_or_else(|| cause(call, section, span, calls, facts));
                 *writes.refused.entry(cause).or_default() += 1;
             }

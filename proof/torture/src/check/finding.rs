@@ -96,6 +96,13 @@ pub(crate) enum Finding {
         second: Who,
         early: i64,
     },
+    /// A ticket was refused that nobody had adopted.
+    TicketRefused {
+        key: String,
+        process: ProcessId,
+        call: u64,
+        at: i64,
+    },
     /// Two owners have adopted one ticket.
     TicketAdoptedTwice { key: String, first: Who, second: Who },
     /// A section went on after its `max_hold`.
@@ -184,7 +191,8 @@ pub(crate) enum Finding {
 impl Finding {
     /// Whether a call is part of the finding.
     pub(crate) fn is_about(&self, process: ProcessId, call: u64) -> bool {
-        let one = |who: &Who| (who.process, who.call) == (process, call);
+        let asked = (process, call);
+        let one = |who: &Who| (who.process, who.call) == asked;
         match self {
             Self::Overlap { first, second, .. }
             | Self::TokenReused { first, second, .. }
@@ -193,26 +201,11 @@ impl Finding {
             | Self::TokenFell { first, second, .. } => one(first) || one(second),
             Self::ReentryChanged { outer, inner, .. } => one(outer) || one(inner),
             Self::HeldTooLong { who, .. } | Self::AboveLimit { who, .. } => one(who),
-            Self::Hung {
-                process: hung,
-                call: number,
-                ..
-            }
-            | Self::LostForNothing {
-                process: hung,
-                call: number,
-                ..
-            }
-            | Self::ReentryRefused {
-                process: hung,
-                call: number,
-                ..
-            }
-            | Self::Starved {
-                process: hung,
-                call: number,
-                ..
-            } => (*hung, *number) == (process, call),
+            Self::Hung { process, call, .. }
+            | Self::TicketRefused { process, call, .. }
+            | Self::LostForNothing { process, call, .. }
+            | Self::ReentryRefused { process, call, .. }
+            | Self::Starved { process, call, .. } => (*process, *call) == asked,
             _ => false,
         }
     }
@@ -233,6 +226,7 @@ impl Finding {
             | Self::ReentryRefused { key, at, .. }
             | Self::Hung { key, at, .. }
             | Self::LostForNothing { key, at, .. }
+            | Self::TicketRefused { key, at, .. }
             | Self::Starved { key, at, .. }
             | Self::HeldByNobody { key, at, .. }
             | Self::StoreFailed { key, at, .. }

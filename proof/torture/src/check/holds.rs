@@ -4,10 +4,8 @@ use super::calls::{Call, Calls, Section};
 use super::cause::is_late_by_itself;
 use super::facts::{Facts, Span};
 use super::finding::{Finding, Who};
+use super::waits::RELEASE_TIMEOUT;
 use crate::history::{End, MS};
-
-/// A call that takes longer to return may not have written its `hold_min` to the row.
-const LEFT_AT_ONCE: i64 = 1_500 * MS;
 
 /// How much later than its `max_hold` a section may end: on a machine that stalls its body learns of the end
 /// late. No exclusion depends on it.
@@ -47,7 +45,7 @@ fn keeps_until(calls: &Calls, call: &Call, left_before: i64, facts: &Facts) -> O
     let hold_min = call.parameters.hold_min.filter(|_| call.is_acquirer())?;
     let section = call.section.as_ref()?;
     let (left, answer) = (section.left?, call.answer.as_ref()?);
-    let in_order = answer.end == End::Done && answer.at - left.at < LEFT_AT_ONCE;
+    let in_order = answer.end == End::Done && answer.at - left.at < RELEASE_TIMEOUT;
     // If the lease ends before `hold_min` is written, the key is free.
     let from = calls.granted_after(call);
     let span = Span {

@@ -3,7 +3,7 @@
 use super::Verdict;
 use super::calls::{Call, Calls};
 use super::facts::Facts;
-use crate::history::End;
+use crate::history::{End, How};
 
 /// The states that never came, in words.
 pub(super) fn missing(calls: &Calls, facts: &Facts, verdict: &Verdict) -> Vec<&'static str> {
@@ -29,7 +29,10 @@ pub(super) fn missing(calls: &Calls, facts: &Facts, verdict: &Verdict) -> Vec<&'
         ("a hand-over within a process", counts.handed_over > 0),
         (
             "a lease that is lost under its body",
-            counts.by_end.contains_key(&End::Lost),
+            is_any(|call| {
+                call.left_how() == Some(How::Dropped)
+                    && call.answer.as_ref().is_some_and(|it| it.end == End::Lost)
+            }),
         ),
         (
             "an owner that goes on beside the next one",
@@ -42,6 +45,14 @@ pub(super) fn missing(calls: &Calls, facts: &Facts, verdict: &Verdict) -> Vec<&'
         (
             "a transaction that is rolled back with its lock",
             is_any(|call| call.committed == Some(false)),
+        ),
+        (
+            "a transaction that is committed with its lock",
+            is_any(|call| call.form.ends_with_transaction() && call.committed == Some(true)),
+        ),
+        (
+            "a ticket that is adopted",
+            is_any(|call| call.adopts.is_some() && call.section.is_some()),
         ),
         ("processes that share a lock", share(calls)),
         ("a ticket that outlives its giver's process", outlived),

@@ -121,6 +121,12 @@ impl Finding {
                     "a ticket was to keep {key} for {ms} ms more: {first} and {second}"
                 )
             }
+            Self::TicketRefused {
+                key, process, call, ..
+            } => write!(
+                f,
+                "process {process} call {call} was refused a good ticket of {key}"
+            ),
             Self::AboveLimit {
                 key,
                 who,

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::Verdict;
-use super::calls::{Call, Calls};
+use super::calls::{Call, Calls, HANDED_OVER};
 use super::facts::{Facts, LONGEST_LEASE, Span};
 use super::finding::Finding;
 use crate::history::{End, Form, MS};
@@ -82,9 +82,10 @@ fn judge(call: &Call, what: &'static str, took: i64, limit: i64, verdict: &mut V
 }
 
 /// The end of an owner, as its callers know it.
+#[derive(Clone, Copy)]
 struct Freed {
     process: ProcessId,
-    /// When a guard's release was confirmed.
+    /// When its release was confirmed, or its lease was over without one.
     at: i64,
     /// When the last call of the owner ended.
     last: i64,
@@ -111,10 +112,37 @@ impl Freed {
     /// Whether the lease may have been handed to a call of the process that then waited for a second key, or for the
     /// connection of its transaction, and gave up. Then nobody entered with the next token, and the row may name the former
     /// owner until its lease ends.
-    fn may_have_gone_on_to(&self, call: &Call) -> bool {
+    fn may_have_gone_on_to(&self, call: &Call, asked: i64) -> bool {
         let waits = (call.form.takes_two() || call.form == Form::Transaction) && call.section.is_none();
-        waits && call.process == self.process && call.asked <= self.at && call.decided() >= self.at
+        let then = call.asked <= self.at && call.decided() >= self.at;
+        waits
+            && then
+            && call.process == self.process
+            && asked <= call.decided().saturating_add(LONGEST_LEASE + LAG)
     }
+
+    /// The end of this owner and of one to which the lease was handed over: the row may name either.
+    fn with(self, next: &Self) -> Self {
+        Self {
+            process: self.process,
+            at: self.at.max(next.at),
+            last: self.last.max(next.last),
+            surely: self.surely && next.surely,
+            unknown: self.unknown || next.unknown,
+            shares: self.shares || next.shares,
+        }
+    }
+}
+
+/// How the owner with this token ended, and all to whom its lease was handed over.
+fn freed<'a>(released: &HashMap<(&'a str, i64), Freed>, key: &'a str, mut token: i64) -> Option<Freed> {
+    let mut freed = *released.get(&(key, token))?;
+    while let Some((next, of_next)) =
+        (token + 1..=token + HANDED_OVER).find_map(|next| Some((next, released.get(&(key, next))?)))
+    {
+        (token, freed) = (next, freed.with(of_next));
+    }
+    Some(freed)
 }
 
 /// Whether the process of a call that shares died, or was stopped, before it knew of its part, which then lasts for one
@@ -142,14 +170,11 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         // the lease ends.
         let free = |released| {
             if kept > released {
-                (kept + MARGIN_OF_HOLD_MIN).max(released + call.parameters.ttl)
+                (kept + MARGIN_OF_HOLD_MIN).max(released.saturating_add(call.parameters.ttl))
             } else {
                 released
             }
         };
-        freed.at = call
-            .released
-            .map_or(freed.at, |released| free(released).min(freed.at));
         // Other holds of the lease, such as a child's, may outlive the guard.
         let answered = call.answer.as_ref().map_or(i64::MAX, |answer| answer.at);
         freed.last = freed.last.max(answered);
@@ -165,14 +190,22 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         );
         let in_time = answered.saturating_sub(end) < timeout;
         let is_confirmed = done && (call.released.is_some() || in_time);
+        // What nobody has released ends with its lease.
+        let over = if is_confirmed {
+            answered
+        } else {
+            answered.saturating_add(LONGEST_LEASE)
+        };
+        let over = call.released.unwrap_or(over);
+        freed.at = freed.at.min(free(over));
         // Several processes share a token. One that dies before it has released its part keeps that for one lease.
-        if call.parameters.limit.is_some() && !is_confirmed {
-            freed.last = freed.last.max(answered.saturating_add(LONGEST_LEASE));
+        if call.parameters.limit.is_some() {
+            freed.last = freed.last.max(over);
         }
         // An adopted lease lasts for half a minute.
         freed.shares |= call.parameters.limit.is_some();
         freed.unknown |= call.adopts.is_some() && !is_confirmed;
-        freed.surely &= is_confirmed && call.released.is_none_or(|released| kept <= released);
+        freed.surely &= is_confirmed && kept <= over;
     }
     for call in calls.iter() {
         let Some(answer) = &call.answer else { continue };
@@ -182,16 +215,9 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         else {
             continue;
         };
-        let Some(freed) = released.get(&(call.key.as_str(), by)) else {
+        let Some(freed) = freed(&released, &call.key, by).filter(|freed| !freed.unknown) else {
             continue;
         };
-        if freed.unknown {
-            continue;
-        }
-        // After a local hand-over the row may still name the former owner.
-        if released.contains_key(&(call.key.as_str(), by + 1)) {
-            continue;
-        }
         let at = freed.at;
         let end = at.max(freed.last);
         let since = if freed.surely { end } else { facts.over(end) };
@@ -204,7 +230,7 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
             && !facts.hears_late(call.process, span)
             && !facts.may_have_forgotten(released)
             && !calls.iter().any(|other| {
-                let may_keep = freed.may_have_gone_on_to(other)
+                let may_keep = freed.may_have_gone_on_to(other, call.asked)
                     || freed.shares && may_have_stopped_with_a_part(other, end, call.asked, facts);
                 other.key == call.key && may_keep
             })

@@ -63,9 +63,7 @@ async fn play_late(proxies: &[Proxy], trick: Trick, ms: u32) -> bool {
 fn is_meant(trick: Trick, bytes: &[u8]) -> bool {
     let has = |part: &[u8]| bytes.windows(part.len()).any(|window| window == part);
     let repeats = matches!(trick, Trick::Repeat | Trick::RepeatLate);
-    has(b"torture:")
-        || !repeats && has(b"746F72747572653A")
-        || trick == Trick::LoseReply && has(b"COMMIT")
+    has(b"torture:") || !repeats && has(b"746F72747572653A") || trick == Trick::LoseReply && has(b"COMMIT")
 }
 
 /// Plays a trick on the next such statement of a process, at any of its proxies.

@@ -226,10 +226,13 @@ fn a_key_that_nobody_has_is_not_busy_for_long() {
         sketch.section(B, 2, 30, asked + 1, asked + 2)
     };
     assert_eq!(sketch(HEALTHY + 1_521, 20).findings(), []);
-    // An owner had this token.
-    assert_eq!(sketch(HEALTHY + 1_522, 10).findings(), []);
     let found = sketch(HEALTHY + 1_522, 20).findings();
     assert!(matches!(found[..], [Finding::HeldByNobody { .. }]), "{found:?}");
+    let found = sketch(HEALTHY + 1_522, 10).findings();
+    assert!(
+        matches!(found[..], [Finding::BusyAfterRelease { .. }]),
+        "an owner had this token: {found:?}"
+    );
 }
 
 #[test]
@@ -357,6 +360,30 @@ fn a_ticket_keeps_its_key_and_is_adopted_once() {
     let found = given(Some(500), 499).findings();
     assert!(matches!(found[..], [Finding::TicketCut { .. }]), "{found:?}");
     assert_eq!(forced(given(None, 999), 500).findings(), []);
+    let refused = |at, other: Option<End>| {
+        let mut sketch = given(None, 1_000);
+        let ends = [Some(End::Lost), other];
+        for (call, end) in (1..).zip(ends.into_iter().flatten()) {
+            sketch.ask(B, call, at, None);
+            let adopts = Event::Adopts {
+                call,
+                giver: A,
+                ticket: 1,
+            };
+            sketch.worker(B, at, adopts);
+            sketch.answer(B, call, at + 1, end, None);
+        }
+        sketch
+    };
+    let found = refused(100, None).findings();
+    assert!(matches!(found[..], [Finding::TicketRefused { .. }]), "{found:?}");
+    assert_eq!(refused(520, None).findings(), [], "it was about to end");
+    assert_eq!(
+        refused(100, Some(End::Dropped)).findings(),
+        [],
+        "that one may have it"
+    );
+    assert_eq!(forced(refused(100, None), 50).findings(), []);
 
     let mut twice = Sketch::default();
     for (call, at) in [(2, 40), (3, 60)] {

@@ -49,7 +49,14 @@ fn those_who_share_may_be_inside_together() {
     let (shares, three) = (Some(u32::MAX), Some(3));
     assert_eq!(beside(&[shares; 4]), []);
     assert_eq!(beside(&[three; 3]), []);
-    assert_eq!(beside(&[three, Some(1), Some(2)]), [], "the largest counts");
+    let found = beside(&[three, Some(1), Some(2)]);
+    assert!(
+        matches!(found[..], [Finding::AboveLimit { limit: 1, .. }]),
+        "{found:?}"
+    );
+    let four = Some(4);
+    let in_the_place_of_another = beside(&[four, four, four, Some(1)]);
+    assert_eq!(in_the_place_of_another, [], "the largest counts");
     let found = beside(&[shares, None]);
     assert!(
         found.iter().any(|found| matches!(found, Finding::Overlap { .. })),

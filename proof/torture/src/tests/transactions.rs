@@ -2,7 +2,8 @@
 
 use super::sketch::{A, Ask, B, Sketch, TTL, WAIT, overlap};
 use crate::check::{Cause, Finding};
-use crate::history::{Count, End, Event, Form};
+use crate::fault::Fault;
+use crate::history::{Count, End, Event, Form, How, MS};
 use crate::process_id::ProcessId;
 
 /// The key of a sketch.
@@ -21,9 +22,10 @@ fn begun() -> Sketch {
     sketch
 }
 
-/// As [`begun`], until 300 ms, beside a call of B from 200 to 250 ms.
+/// As [`begun`], until 300 ms, beside a call of B from 200 to 250 ms. Its session is ended at 150 ms.
 fn beside_another() -> Sketch {
     let mut sketch = begun();
+    sketch.worker(A, 150, Event::SessionEnds { call: 1 });
     sketch.end(A, 1, 300, End::Done);
     sketch.section(B, 1, 20, 200, 250)
 }
@@ -52,6 +54,27 @@ fn a_transaction_that_committed_shares_its_key_with_nobody() {
 #[test]
 fn a_transaction_that_was_rolled_back_may_outlast_its_lock() {
     assert_eq!(overlap(counted(beside_another(), &[])), Cause::RolledBack);
+    let beside = |to, fault: Option<Fault>| {
+        let mut sketch = begun();
+        sketch.end(A, 1, to, End::Done);
+        let sketch = sketch.section(B, 1, 20, 200, 400);
+        let events = fault.map(|fault| Event::Fault { fault });
+        overlap(counted(
+            events
+                .into_iter()
+                .fold(sketch, |sketch, event| sketch.runner(150, event)),
+            &[],
+        ))
+    };
+    assert_eq!(beside(300, None), Cause::Unexplained, "nothing rolled it back");
+    assert_eq!(
+        beside(250, None),
+        Cause::RolledBack,
+        "its body hears of an error soon"
+    );
+    let of_slot = |slot| Some(Fault::LoseRequest { slot });
+    assert_eq!(beside(300, of_slot(A.slot)), Cause::RolledBack);
+    assert_eq!(beside(300, of_slot(B.slot)), Cause::Unexplained);
 }
 
 /// Seed 3301 on PostgreSQL: the session was cut after the transaction had taken the key, and the body began two seconds later.
@@ -80,6 +103,7 @@ fn a_take_that_was_rolled_back_may_be_heard_of_after_the_next_owner() {
 fn a_nested_call_of_a_transaction_that_was_rolled_back_may_too() {
     let nested = |rolled_back: bool| {
         let mut sketch = begun();
+        sketch.worker(A, 150, Event::SessionEnds { call: 1 });
         let ask = Ask {
             within: Some(1),
             ..Ask::default()
@@ -209,4 +233,39 @@ fn what_a_caller_was_told_stands() {
         assert_eq!(counted(told(), right).findings(), []);
         assert_eq!(counted(told(), wrong).findings(), [undone]);
     }
+}
+
+#[test]
+fn nothing_stands_of_a_body_that_did_not_return() {
+    let findings = |form, how| {
+        let mut sketch = Sketch::default();
+        sketch.ask_as(
+            A,
+            1,
+            0,
+            Ask {
+                form,
+                ..Ask::default()
+            },
+        );
+        sketch.enter(A, 1, 0, ("a", 10));
+        let last_step = 20 * MS;
+        sketch.worker(
+            A,
+            20,
+            Event::Leave {
+                call: 1,
+                last_step,
+                how,
+            },
+        );
+        sketch.answer(A, 1, 30, End::Dropped, None);
+        counted(sketch, &[(1, 10, A)]).findings().len()
+    };
+    for how in [How::Dropped, How::Panicked] {
+        assert_eq!(findings(Form::Transaction, how), 1);
+    }
+    // It was committed, perhaps by the body itself.
+    assert_eq!(findings(Form::Transaction, How::Returned), 0);
+    assert_eq!(findings(Form::Run, How::Dropped), 0);
 }
