@@ -3,10 +3,11 @@
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
 use std::path::Path;
-use std::process::ExitStatus;
+use std::process::{ExitCode, ExitStatus};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use clap::ValueEnum;
 use dblock_servers::process::{Process, Stop, Target, shown};
 use rustix::process::Signal;
 use tokio::process::Command;
@@ -52,6 +53,20 @@ impl Way {
             }
         }
     }
+}
+
+/// Runs a program of the project's to its end, with its output on ours. Its exit code is ours.
+pub(crate) async fn carry_out(mut command: Command, stop: Stop) -> anyhow::Result<ExitCode> {
+    eprintln!("$ {}", shown(&command));
+    let status = Process::start(&mut command, stop)?.wait().await?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// The word that chooses a value on the command line.
+pub(crate) fn word(value: &impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
 }
 
 /// Runs a command to its end, and shows its output only if it fails.

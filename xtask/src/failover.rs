@@ -6,7 +6,8 @@ use std::process::ExitCode;
 use dblock_servers::{self as servers, Kind, Purpose, etcd, galera, packages};
 use tokio::process::Command;
 
-use crate::torture::{build, carry_out};
+use crate::command::{carry_out, word};
+use crate::torture::{STOP, build};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -30,10 +31,6 @@ enum Store {
 }
 
 pub(crate) async fn run(args: &Args, install: bool) -> anyhow::Result<ExitCode> {
-    let name = match args.store {
-        Store::Postgres => "postgres",
-        Store::Galera => "galera",
-    };
     let missing = || {
         let mut packages = etcd::missing_compiler();
         packages.extend(match args.store {
@@ -44,7 +41,14 @@ pub(crate) async fn run(args: &Args, install: bool) -> anyhow::Result<ExitCode> 
     };
     packages::install(missing, "", install).await?;
     let mut command = Command::new(build().await?);
-    command.args(["failover", "--store", name, "--rounds", &args.rounds.to_string()]);
+    let store = word(&args.store);
+    command.args([
+        "failover",
+        "--store",
+        &store,
+        "--rounds",
+        &args.rounds.to_string(),
+    ]);
     command.args(["--seed", &args.seed.to_string()]);
-    carry_out(command).await
+    carry_out(command, STOP).await
 }

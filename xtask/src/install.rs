@@ -1,7 +1,8 @@
 //! Packages: a task installs all that it needs and that is not here, once, before anything else. What runs
 //! after it only looks at what is there.
 
-use dblock_servers::{Kind, Purpose, etcd, galera, has_faketime, has_openssl, missing, packages};
+use clap::ValueEnum as _;
+use dblock_servers::{Kind, Purpose, etcd, faketime, galera, missing, packages};
 
 use crate::steps::Step;
 use crate::torture;
@@ -12,9 +13,12 @@ use crate::torture;
 /// # Errors
 /// One of them cannot be installed although it is offered, or nobody asked for it, or only root may.
 pub(crate) async fn for_steps(steps: &[Step], asked: bool) -> anyhow::Result<Vec<&'static str>> {
-    let all = Step::ALL;
     // Whoever asks for the packages alone wants those of all steps.
-    let steps = if steps == [Step::Install] { &all } else { steps };
+    let steps = if steps == [Step::Install] {
+        Step::value_variants()
+    } else {
+        steps
+    };
     packages::install(|| of_steps(steps), &Purpose::Tests.otherwise(), asked).await
 }
 
@@ -26,8 +30,6 @@ fn of_steps(steps: &[Step]) -> Vec<&'static str> {
     if steps.contains(&Step::Test) {
         let (wanted, _) = Purpose::Tests.wanted();
         packages.extend(missing(&wanted, Purpose::Tests));
-        // For the certificates of a Redis with TLS.
-        packages.extend((wanted.contains(&Kind::Redis) && !has_openssl()).then_some("openssl"));
         if wanted.contains(&Kind::MySql) {
             packages.extend(galera::missing());
         }
@@ -43,6 +45,6 @@ pub(crate) fn of_torture(kinds: &[Kind]) -> Vec<&'static str> {
     let mut packages = missing(kinds, Purpose::Torture);
     packages.extend(etcd::missing_compiler());
     // The clock of a file's locks is the host's, which nobody sets.
-    packages.extend((!kinds.is_empty() && !has_faketime()).then_some("libfaketime"));
+    packages.extend((!kinds.is_empty() && faketime().is_none()).then_some("libfaketime"));
     packages
 }

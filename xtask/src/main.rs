@@ -92,55 +92,30 @@ async fn main() -> ExitCode {
 
 async fn run(Cli { install, task }: Cli) -> anyhow::Result<ExitCode> {
     let mut signals = Signals::listen()?;
-    match task {
-        Task::Test(args) => tokio::select! {
-            outcome = test::run(args, install) => outcome,
-            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
-        },
-        Task::Torture(args) => tokio::select! {
-            outcome = torture::run(&args, install) => outcome,
-            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
-        },
-        Task::Failover(args) => tokio::select! {
-            outcome = failover::run(&args, install) => outcome,
-            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
-        },
-        Task::Soak(args) => tokio::select! {
-            outcome = soak::run(&args, install) => outcome,
-            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
-        },
-        Task::Simulate(args) => tokio::select! {
-            outcome = simulate::run(&args) => outcome,
-            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
-        },
-        Task::Flaws(args) => tokio::select! {
-            outcome = flaws::run(&args) => outcome,
-            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
-        },
-        Task::Mutants(args) => tokio::select! {
-            outcome = mutants::run(&args) => outcome,
-            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
-        },
-        Task::Bench(args) => tokio::select! {
-            outcome = bench::run(&args, install) => outcome,
-            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
-        },
-        Task::Recipes => tokio::select! {
-            outcome = recipes::run() => outcome,
-            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
-        },
-        Task::Book(args) => tokio::select! {
-            outcome = book::run(&args) => outcome,
-            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
-        },
-        Task::Postgres(args) => tokio::select! {
-            outcome = postgres::run(&args, install) => outcome,
-            signal = signals.next() => Ok(ExitCode::from(signal.exit_code())),
-        },
-        Task::Servers => tokio::select! {
-            outcome = serve::run(install) => outcome,
-            // For this task a signal is the ordinary end.
-            _ = signals.next() => Ok(ExitCode::SUCCESS),
-        },
+    // For the servers a signal is the ordinary end.
+    let is_ended_by_a_signal = matches!(task, Task::Servers);
+    let work = async {
+        match task {
+            Task::Test(args) => test::run(args, install).await,
+            Task::Torture(args) => torture::run(&args, install).await,
+            Task::Failover(args) => failover::run(&args, install).await,
+            Task::Soak(args) => soak::run(&args, install).await,
+            Task::Simulate(args) => simulate::run(&args).await,
+            Task::Flaws(args) => flaws::run(&args).await,
+            Task::Mutants(args) => mutants::run(&args).await,
+            Task::Bench(args) => bench::run(&args, install).await,
+            Task::Recipes => recipes::run().await,
+            Task::Book(args) => book::run(&args).await,
+            Task::Postgres(args) => postgres::run(&args, install).await,
+            Task::Servers => serve::run(install).await,
+        }
+    };
+    tokio::select! {
+        outcome = work => outcome,
+        signal = signals.next() => Ok(if is_ended_by_a_signal {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(signal.exit_code())
+        }),
     }
 }

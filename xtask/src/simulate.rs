@@ -1,18 +1,8 @@
 //! `cargo xtask simulate`: builds the simulation of the core, or that of the whole stack, and runs it.
 
 use std::process::ExitCode;
-use std::time::Duration;
 
-use rustix::process::Signal;
-
-use crate::command::cargo;
-use dblock_servers::process::{Process, Stop, Target, shown};
-
-const STOP: Stop = Stop {
-    signal: Signal::TERM,
-    to: Target::Group,
-    grace: Duration::from_secs(2),
-};
+use crate::command::{STOP, cargo, carry_out};
 
 /// Where the simulation of the core is.
 pub(crate) const PROGRAM: [&str; 2] = ["-p", "dblock-simulation"];
@@ -56,8 +46,5 @@ pub(crate) async fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(most) = args.small {
         command.arg("--small").arg(most.to_string());
     }
-    eprintln!("$ {}", shown(&command));
-    let status = Process::start(&mut command, STOP)?.wait().await?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+    carry_out(command, STOP).await
 }

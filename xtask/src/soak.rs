@@ -5,7 +5,8 @@ use std::process::ExitCode;
 use dblock_servers::{self as servers, Kind, Purpose, etcd, packages};
 use tokio::process::Command;
 
-use crate::torture::{build, carry_out};
+use crate::command::carry_out;
+use crate::torture::{STOP, build};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
@@ -23,5 +24,5 @@ pub(crate) async fn run(args: &Args, install: bool) -> anyhow::Result<ExitCode> 
     packages::install(missing, "", install).await?;
     let mut command = Command::new(build().await?);
     command.args(["soak", "--minutes", &args.minutes.to_string()]);
-    carry_out(command).await
+    carry_out(command, STOP).await
 }

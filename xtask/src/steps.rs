@@ -5,11 +5,10 @@ use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
-use clap::ValueEnum as _;
 use dblock_servers::{Purpose, Servers};
 use tokio::process::Command;
 
-use crate::command::{Way, cargo, linting_cargo, output};
+use crate::command::{Way, cargo, linting_cargo, output, word};
 use crate::environment::variables;
 use crate::programs::{self, Program};
 use crate::{api, book, etcd, install, package, stores, torture};
@@ -36,7 +35,8 @@ pub(crate) fn workspace() -> Vec<&'static str> {
     words
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+/// In an order in which most have use for what those before them have built; those on demand stand last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub(crate) enum Step {
     /// What the chosen steps need is here, or is installed with `--install`. Always runs.
     Install,
@@ -58,12 +58,12 @@ pub(crate) enum Step {
     Doctests,
     /// The pages agree with each other, with the code and with their translations.
     Book,
+    /// On demand: Clippy has nothing to say, also about tests. The tests are built by it, too.
+    Clippy,
     /// On demand: the public API is the one that is written down.
     Api,
     /// On demand: each store builds alone without a warning, and brings no other store's driver.
     Stores,
-    /// On demand: Clippy has nothing to say, also about tests. The tests are built by it, too.
-    Clippy,
     /// On demand: the model of the protocol, in all its states.
     Model,
     /// On demand: the parts of the engine that threads share, in every order of threads.
@@ -126,41 +126,9 @@ pub(crate) struct Chosen {
 }
 
 impl Step {
-    /// In an order in which most have use for what those before them have built; those on demand stand last.
-    pub(crate) const ALL: [Self; 18] = [
-        Self::Install,
-        Self::Fmt,
-        Self::Test,
-        Self::Torture,
-        Self::Messages,
-        Self::Quickstart,
-        Self::Payments,
-        Self::Nightly,
-        Self::Doctests,
-        Self::Book,
-        Self::Clippy,
-        Self::Api,
-        Self::Stores,
-        Self::Model,
-        Self::Loom,
-        Self::Doc,
-        Self::Package,
-        Self::Minimal,
-    ];
-
     /// Whether it runs only when it is chosen.
     pub(crate) fn on_demand(self) -> bool {
-        matches!(
-            self,
-            Self::Clippy
-                | Self::Api
-                | Self::Stores
-                | Self::Model
-                | Self::Loom
-                | Self::Doc
-                | Self::Package
-                | Self::Minimal
-        )
+        self >= Self::Clippy
     }
 
     /// Whether it waits more than it computes.
@@ -262,9 +230,7 @@ impl Ready {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The word that chooses it on the command line.
-        let value = self.to_possible_value().ok_or(fmt::Error)?;
-        f.write_str(value.get_name())
+        f.write_str(&word(self))
     }
 }
 

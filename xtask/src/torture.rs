@@ -9,15 +9,15 @@ use futures_util::stream::{self, StreamExt as _};
 use rustix::process::Signal;
 use tokio::process::Command;
 
-use crate::command::{cargo, kept, linting_cargo, run as run_to_end, show};
+use crate::command::{cargo, carry_out, kept, linting_cargo, run as run_to_end, show, word};
 use crate::copied::Tree;
 use crate::install;
 use crate::steps::{FEATURES, Passed, target_folder, workspace};
-use dblock_servers::process::{Process, Stop, Target, shown};
+use dblock_servers::process::{Stop, Target};
 use dblock_servers::{Kind, packages};
 
 /// It ends its processes and its server itself.
-const STOP: Stop = Stop {
+pub(crate) const STOP: Stop = Stop {
     signal: Signal::TERM,
     to: Target::Process,
     grace: Duration::from_secs(30),
@@ -69,18 +69,6 @@ impl Store {
     /// Those of `cargo xtask test`, whose time is limited. A fail-over takes longer than that has time for.
     const ALL: [Self; 4] = [Self::Postgres, Self::Mysql, Self::Sqlite, Self::Redis];
 
-    fn name(self) -> &'static str {
-        match self {
-            Self::Postgres => "postgres",
-            Self::Mysql => "mysql",
-            Self::Sqlite => "sqlite",
-            Self::Redis => "redis",
-            Self::RedisSentinel => "redis-sentinel",
-            Self::Zookeeper => "zookeeper",
-            Self::Etcd => "etcd",
-        }
-    }
-
     /// Its server; none for a file.
     fn kind(self) -> Option<Kind> {
         match self {
@@ -101,7 +89,7 @@ pub(crate) async fn run(args: &Args, install: bool) -> anyhow::Result<ExitCode> 
     if let Some(commit) = &args.from {
         command.arg("--from").arg(build_of(commit).await?);
     }
-    carry_out(command).await
+    carry_out(command, STOP).await
 }
 
 /// Builds the programs as they were at a commit. Returns their folder.
@@ -120,14 +108,6 @@ async fn build_of(commit: &str) -> anyhow::Result<PathBuf> {
     build.current_dir(tree.folder()).env("CARGO_TARGET_DIR", &target);
     run_to_end(&mut build).await?;
     Ok(target.join("debug"))
-}
-
-/// Runs the program to its end.
-pub(crate) async fn carry_out(mut command: Command) -> anyhow::Result<ExitCode> {
-    eprintln!("$ {}", shown(&command));
-    let status = Process::start(&mut command, STOP)?.wait().await?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 /// The servers of [`briefly`].
@@ -161,7 +141,7 @@ async fn once(program: &Path, store: Store) -> anyhow::Result<String> {
     };
     let begin = Instant::now();
     let ended = kept(&mut command(program, &args), STOP).await?;
-    let name = store.name();
+    let name = word(&store);
     if !ended.passed {
         show(&format!("the torture of {name}"), &ended.output);
         anyhow::bail!("the torture of {name} found something; its output is above");
@@ -189,7 +169,7 @@ fn command(program: &Path, args: &Args) -> Command {
         command
     };
     command
-        .args(["run", "--store", args.store.name(), "--minutes", &args.minutes])
+        .args(["run", "--store", &word(&args.store), "--minutes", &args.minutes])
         .args(["--seed", &args.seed.to_string()])
         .args(args.disk.iter().map(|disk| format!("--disk={disk}")))
         .args(&args.extra);

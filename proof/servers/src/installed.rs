@@ -140,16 +140,11 @@ pub fn chromium() -> Option<PathBuf> {
     names.into_iter().find_map(programs::in_path)
 }
 
-/// Whether a process can be given a wall clock of its own.
-pub fn has_faketime() -> bool {
-    let folders = fs::read_dir("/usr/lib").into_iter().flatten().flatten();
-    let library = |folder: fs::DirEntry| folder.path().join("faketime/libfaketime.so.1");
-    folders.map(library).any(|library| library.is_file())
-}
-
-/// Whether certificates can be made, by the program `openssl`.
-pub fn has_openssl() -> bool {
-    programs::in_path("openssl").is_some()
+/// libfaketime, which gives a process clocks of its own, where it is installed.
+pub fn faketime() -> Option<PathBuf> {
+    let folders = fs::read_dir("/usr/lib").ok()?.flatten();
+    let mut libraries = folders.map(|folder| folder.path().join("faketime/libfaketime.so.1"));
+    libraries.find(|library| library.is_file())
 }
 
 #[cfg(test)]

@@ -39,7 +39,7 @@ use tempfile::TempDir;
 pub use self::ensemble::Ensemble;
 pub use self::galera::Galera;
 use self::installed::Programs;
-pub use self::installed::{chromium, has_faketime, has_openssl, is_installed, missing, promtool};
+pub use self::installed::{chromium, faketime, is_installed, missing, promtool};
 pub use self::kind::{Kind, Purpose};
 pub use self::pair::Pair;
 pub use self::postgres::OTHER_SERVER as OTHER_POSTGRES;

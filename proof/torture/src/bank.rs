@@ -20,7 +20,7 @@ use sqlx::{
 
 use crate::counter::{self, Counter};
 use crate::history::{AccountEnd, Count};
-use crate::once::{self, Steps, Work};
+use crate::once::{Steps, Work};
 use crate::payment::{Failure, Payment};
 use crate::worker::{InTransaction, Plan, Worker, key_names};
 
@@ -274,12 +274,7 @@ impl Bank {
     }
 
     /// The body of a run.
-    pub(crate) async fn work_once(
-        &self,
-        work: &Work,
-        run: &Run,
-        steps: &Steps<'_>,
-    ) -> Result<u32, once::Failure> {
+    pub(crate) async fn work_once(&self, work: &Work, run: &Run, steps: &Steps<'_>) -> Result<u32, Failure> {
         on!(self, |pool| work.attempt(pool, run, steps).await)
     }
 

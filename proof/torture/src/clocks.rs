@@ -7,9 +7,6 @@ use anyhow::Context as _;
 use fastrand::Rng;
 use tempfile::TempDir;
 
-/// Where Debian keeps libfaketime, which gives a process clocks of its own.
-const FAKETIME: &str = "/usr/lib/*/faketime/libfaketime.so.1";
-
 /// How far apart the clocks of the processes and the server's are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Apart {
@@ -113,13 +110,4 @@ pub(crate) fn write(file: &Path, offset: f64, rate: u32) -> anyhow::Result<()> {
         format!("{offset:+.3} x{:.3}\n", f64::from(rate) / 1_000.0),
     )?;
     std::fs::rename(draft, file).context("setting a clock")
-}
-
-/// libfaketime, where it is installed.
-pub(crate) fn faketime() -> Option<PathBuf> {
-    let (before, after) = FAKETIME.split_once("/*/")?;
-    let folders = std::fs::read_dir(before).ok()?.flatten();
-    folders
-        .map(|folder| folder.path().join(after))
-        .find(|library| library.is_file())
 }

@@ -53,11 +53,14 @@ impl Injector<'_> {
             }
             Fault::KillInRun { slot, step } => {
                 let mut process = self.processes.wait_for(slot).await;
-                return self.processes.replace_at(&mut process, step).await;
+                return self.processes.replace_stalled(&mut process, step.name()).await;
             }
             Fault::KillInTransaction { slot } => {
                 let mut process = self.processes.wait_for(slot).await;
-                return self.processes.replace_in_transaction(&mut process).await;
+                return self
+                    .processes
+                    .replace_stalled(&mut process, "in a transaction")
+                    .await;
             }
             Fault::Pause { slot, ms } => {
                 let Some(mut process) = self.processes.idle(slot) else {

@@ -1,7 +1,6 @@
 //! Work that is to be done once: a row in a table, written under `run_once`. If the first caller fails or dies,
 //! another one writes it. The table itself allows duplicates.
 
-use std::fmt;
 use std::panic::panic_any;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
@@ -13,6 +12,7 @@ use serde::{Deserialize, Serialize};
 use sqlx::{AssertSqlSafe, Database, Executor, IntoArguments, Pool, Transaction};
 
 use crate::history::{Event, Journal};
+use crate::payment::Failure;
 use crate::worker::Planned;
 
 /// The keys of runs begin with this.
@@ -92,35 +92,6 @@ impl Step {
             Self::AfterTheWork => "after the work",
             Self::BeforeTheCommit => "before the commit",
             Self::AfterTheCommit => "after the commit",
-        }
-    }
-}
-
-/// The reason why an attempt did not do the work.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    Lock(LockError),
-    /// Nothing was done, or the record tells what was.
-    NotDone,
-}
-
-impl From<LockError> for Failure {
-    fn from(error: LockError) -> Self {
-        Self::Lock(error)
-    }
-}
-
-impl From<sqlx::Error> for Failure {
-    fn from(_: sqlx::Error) -> Self {
-        Self::NotDone
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Lock(error) => error.fmt(f),
-            Self::NotDone => f.write_str("the work was not done"),
         }
     }
 }
@@ -242,7 +213,7 @@ impl Work {
         let kind = Kind::of(self.run);
         self.reach(Step::BeforeTheWork, run, steps).await;
         if self.fails {
-            return Err(Failure::NotDone);
+            return Err(Failure::Planned);
         }
         let attempt = run.attempt();
         let mut tx = begin(pool).await?;
@@ -252,7 +223,7 @@ impl Work {
         if kind == Kind::CompleteIn {
             match run.complete_in(&mut tx, &attempt).await {
                 // Refused, because it would free the key beside the child.
-                Err(LockError::Invalid { .. }) if self.child.is_some() => return Err(Failure::NotDone),
+                Err(LockError::Invalid { .. }) if self.child.is_some() => return Err(Failure::Planned),
                 completed => completed?,
             }
         }

@@ -1,5 +1,6 @@
 //! Transfers whose lock on one account ends with their transaction.
 
+use std::fmt;
 use std::time::Duration;
 
 use dblock::fence::FenceConnection;
@@ -8,7 +9,7 @@ use sqlx::{AssertSqlSafe, Database, Executor, FromRow, IntoArguments, Pool, Tran
 
 use crate::bank::Transfer;
 
-/// Why a transfer failed.
+/// Why the work of a transfer, of a transaction or of a run was not done.
 #[derive(Debug)]
 pub(crate) enum Failure {
     Lock(LockError),
@@ -26,6 +27,15 @@ impl From<LockError> for Failure {
 impl From<sqlx::Error> for Failure {
     fn from(_: sqlx::Error) -> Self {
         Self::Database
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Lock(error) => error.fmt(f),
+            Self::Database | Self::Planned => f.write_str("the work was not done"),
+        }
     }
 }
 

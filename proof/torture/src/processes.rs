@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use crate::clocks::{self, Apart};
 use crate::history::{Event, Journal};
-use crate::once::{STALLED, Step};
+use crate::once::STALLED;
 use crate::process_id::ProcessId;
 use crate::settings::Settings;
 use crate::target::Target;
@@ -140,18 +140,9 @@ impl<'a> Processes<'a> {
         Ok(())
     }
 
-    /// Kills a process at a step of a run, and starts another in its slot. A process that does not reach the
-    /// step in time is killed where it is. Returns whether it reached the step.
-    pub(crate) async fn replace_at(&self, process: &mut Process, step: Step) -> anyhow::Result<bool> {
-        self.replace_stalled(process, step.name()).await
-    }
-
-    /// The same in a transaction with which a lock ends.
-    pub(crate) async fn replace_in_transaction(&self, process: &mut Process) -> anyhow::Result<bool> {
-        self.replace_stalled(process, "in a transaction").await
-    }
-
-    async fn replace_stalled(&self, process: &mut Process, place: &str) -> anyhow::Result<bool> {
+    /// Kills a process at a place, such as a step of a run, and starts another in its slot. A process that does not reach the
+    /// place in time is killed where it is. Returns whether it reached the place.
+    pub(crate) async fn replace_stalled(&self, process: &mut Process, place: &str) -> anyhow::Result<bool> {
         let mut stalled = false;
         let command = format!("stall {place}\n");
         if process.send(&command).await.is_ok() {

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::bank::Bank;
 use crate::check;
-use crate::clocks::{self, Apart, ServerClock};
+use crate::clocks::{Apart, ServerClock};
 use crate::history::{Event, History, Journal, RESOURCE, RUNNER, Row, now};
 use crate::inject::Injector;
 use crate::processes::{Processes, Setup};
@@ -190,7 +190,7 @@ fn keep_in(folder: &Path, keep: &Path) -> anyhow::Result<PathBuf> {
 async fn record(arguments: &Arguments, length: Duration, folder: &Path) -> anyhow::Result<()> {
     let slots = usize::try_from(arguments.processes)?;
     // The host's clock is SQLite's.
-    let faketime = clocks::faketime().filter(|_| arguments.store != StoreKind::Sqlite);
+    let faketime = dblock_servers::faketime().filter(|_| arguments.store != StoreKind::Sqlite);
     if faketime.is_none() && arguments.store != StoreKind::Sqlite {
         eprintln!("LEFT OUT: jumps of the clients' clocks, because libfaketime is not installed");
     }

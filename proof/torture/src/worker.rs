@@ -93,9 +93,10 @@ impl Worker {
     /// all the same.
     pub(crate) async fn work(self: &Arc<Self>, seed: u64, tasks: u64, stop: CancellationToken) {
         let mut running = JoinSet::new();
+        let rng = |number| Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(number));
+        let until = || (Arc::clone(self), stop.clone());
         for task in 0..tasks {
-            let (worker, stop) = (Arc::clone(self), stop.clone());
-            let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(task));
+            let ((worker, stop), rng) = (until(), rng(task));
             running.spawn(async move { stop.run_until_cancelled(worker.go_on(rng)).await });
         }
         let mut specials = vec![(997, Special::Long), (998, Special::Job)];
@@ -104,25 +105,21 @@ impl Worker {
             specials.extend((0..SHARING).map(|number| (850 + number, Special::Limited)));
         }
         for (number, special) in specials {
-            let (worker, stop) = (Arc::clone(self), stop.clone());
-            let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(number));
+            let ((worker, stop), rng) = (until(), rng(number));
             running.spawn(async move { stop.run_until_cancelled(worker.go_on_with(special, rng)).await });
         }
         for (number, gives) in [(700, true), (701, true), (750, false), (751, false)] {
-            let (worker, stop) = (Arc::clone(self), stop.clone());
-            let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(number));
+            let ((worker, stop), rng) = (until(), rng(number));
             running.spawn(async move {
                 stop.run_until_cancelled(worker.go_on_with_tickets(rng, gives))
                     .await
             });
         }
-        for number in 0..RUNS {
-            let (worker, stop) = (Arc::clone(self), stop.clone());
-            let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(900 + number));
+        for number in 900..900 + RUNS {
+            let ((worker, stop), rng) = (until(), rng(number));
             running.spawn(async move { stop.run_until_cancelled(worker.go_on_with_runs(rng)).await });
         }
-        let (worker, stop) = (Arc::clone(self), stop.clone());
-        let rng = Rng::with_seed(seed.wrapping_mul(1_000).wrapping_add(999));
+        let ((worker, stop), rng) = (until(), rng(999));
         // A thread of its own, so that a section that blocks it stops no other task.
         let blocking = tokio::task::spawn_blocking(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -12,7 +12,8 @@ use std::time::Duration;
 use dblock::LockManager;
 use dblock::store::{Acquire, Action, Outcome, Request, Store as _, StoreError, StoreErrorKind, WakeUp};
 use dblock_redis::RedisStore;
-use dblock_servers::{Kind, Purpose, Server, has_openssl, is_installed};
+use dblock_servers::certificates::Certificates;
+use dblock_servers::{Kind, Purpose, Server, is_installed};
 use redis::{Client, ClientTlsConfig, TlsCertificates};
 use tempfile::TempDir;
 use uuid::Uuid;
@@ -27,7 +28,7 @@ struct Secure {
 
 impl Secure {
     async fn fresh() -> Option<Self> {
-        if !is_installed(Kind::Redis) || !has_openssl() {
+        if !is_installed(Kind::Redis) || !Certificates::can_be_made() {
             dblock_tests::left_out("a Redis server with TLS", "install redis-server and openssl");
             return None;
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use dblock::store::{StoreError, StoreErrorKind};
-use dblock::{CurrentLock, LockError, distributed_lock};
+use dblock::{CurrentLock, LockBuilder, LockError, distributed_lock};
 use futures_util::FutureExt as _;
 
 use super::Worker;
@@ -183,11 +183,7 @@ impl Worker {
                 // A store without transactions has the lock alone.
                 Form::Run | Form::Signal | Form::Transaction | Form::InTransaction => {
                     let section = self.section(number, plan, outer);
-                    self.locks
-                        .lock(&plan.key)
-                        .options(&plan.options())
-                        .run(section)
-                        .await
+                    self.lock(plan).run(section).await
                 }
                 Form::Attribute if plan.renew => self.renewed(plan, number, outer).await,
                 Form::Attribute => self.not_renewed(plan, number, outer).await,
@@ -202,17 +198,16 @@ impl Worker {
         })
     }
 
+    pub(super) fn lock(&self, plan: &Plan) -> LockBuilder<'_> {
+        self.locks.lock(&plan.key).options(&plan.options())
+    }
+
     /// Takes the lock around a call of `run_once`, by `run`.
     pub(super) async fn call_with(self: &Arc<Self>, plan: &Plan, body: impl AsyncFnOnce(u64)) {
         let asked = Asked::write_down(self, plan, Origin::Outermost);
         let number = asked.number;
         let section = async { self.section_of(number, &plan.key, body(number)).await };
-        let result = self
-            .locks
-            .lock(&plan.key)
-            .options(&plan.options())
-            .run(section)
-            .await;
+        let result = self.lock(plan).run(section).await;
         asked.answer(&result);
     }
 
@@ -314,23 +309,13 @@ impl Worker {
         number: u64,
         outer: Option<CurrentLock>,
     ) -> Result<(), LockError> {
-        let guard = self
-            .locks
-            .lock(&plan.key)
-            .options(&plan.options())
-            .acquire()
-            .await?;
+        let guard = self.lock(plan).acquire().await?;
         guard.enter(self.section(number, plan, outer)).await?;
         self.release(guard, number).await
     }
 
     async fn bare_guard(self: &Arc<Self>, plan: &Plan, number: u64) -> Result<(), LockError> {
-        let guard = self
-            .locks
-            .lock(&plan.key)
-            .options(&plan.options())
-            .acquire()
-            .await?;
+        let guard = self.lock(plan).acquire().await?;
         self.bare_section(number, plan, &guard).await;
         self.release(guard, number).await
     }

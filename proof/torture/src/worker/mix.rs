@@ -376,27 +376,18 @@ fn one(rng: &mut Rng, key: String) -> Plan {
         // Longer than the lease, which must be renewed.
         _ => millis(rng, 1_000..4_500),
     };
+    let bare = Plan::bare(key, form, millis(rng, 1_000..3_001));
     Plan {
-        key,
-        and: None,
-        form,
-        ttl: millis(rng, 1_000..3_001),
         wait,
         renew: rng.u8(..10) != 0,
-        hold_min: None,
-        max_hold: None,
-        limit: None,
         section: Section {
             length,
             work: if rng.bool() { Work::Fenced } else { Work::Unfenced },
             panics: rng.u8(..30) == 0,
-            inner: None,
-            spawns: false,
-            blocks: None,
+            ..bare.section
         },
-        course: Course::default(),
-        counts: false,
         dropped_after: (rng.u8(..8) == 0).then(|| millis(rng, 0..400)),
+        ..bare
     }
 }
 

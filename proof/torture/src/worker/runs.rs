@@ -20,7 +20,8 @@ use super::mix::Plan;
 use super::section::Planned;
 use crate::bank::Bank;
 use crate::history::{Event, Form, Journal, MS, now};
-use crate::once::{Answer, Around, Child, End, Failure, Kind, PREFIX, Record, Steps, Work, run_of};
+use crate::once::{Answer, Around, Child, End, Kind, PREFIX, Record, Steps, Work, run_of};
+use crate::payment::Failure;
 
 /// The time from one new run to the next.
 const EVERY: i64 = 150 * MS;
@@ -41,7 +42,7 @@ async fn call(
 ) -> Answer {
     match locks.run_once(work.key(), work.options(), body).await {
         Ok(once) => Answer::Succeeded(once.into_inner()),
-        Err(Failure::NotDone) => Answer::Failed,
+        Err(Failure::Database | Failure::Planned) => Answer::Failed,
         Err(Failure::Lock(LockError::Run { reason, .. })) => match reason {
             RunError::InDoubt { .. } | RunError::GaveUp { .. } => Answer::Refused,
             RunError::NotYet { .. } => Answer::NotYet,

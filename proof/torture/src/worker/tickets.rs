@@ -45,8 +45,7 @@ impl Worker {
         let asked = Asked::write_down(self, plan, Origin::Outermost);
         let call = asked.number;
         let give = async {
-            let lock = self.locks.lock(&plan.key).options(&plan.options());
-            let guard = lock.acquire().await?;
+            let guard = self.lock(plan).acquire().await?;
             guard.enter(self.section(call, plan, None)).await?;
             let since = now();
             let until = since + i64::try_from(ttl.as_nanos()).unwrap_or(i64::MAX);
