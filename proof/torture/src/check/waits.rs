@@ -145,16 +145,23 @@ fn freed<'a>(released: &HashMap<(&'a str, i64), Freed>, key: &'a str, mut token:
     Some(freed)
 }
 
-/// Whether the process of a call that shares died, or was stopped, before it knew of its part, which then lasts for one
-/// lease. The others had left by `end`, and it matters for a call that asked at `asked`.
-fn may_have_stopped_with_a_part(call: &Call, end: i64, asked: i64, facts: &Facts) -> bool {
+/// Whether the process of a call that shares died, was stopped, or heard no answer, before it knew of its part, which then lasts
+/// for one lease. The others had left by `end`, and it matters for a call that asked at `asked`.
+fn may_keep_a_part(call: &Call, end: i64, asked: i64, facts: &Facts) -> bool {
+    let asks = Span {
+        from: call.asked,
+        to: call.decided(),
+    };
     let knew = call.section.is_some() || call.answer.is_some();
     let pauses = facts.pauses(call.process).iter().map(|pause| pause.from);
-    let stopped = pauses.filter(|at| (call.asked..=call.decided()).contains(at));
-    let died = (!knew).then(|| call.decided());
+    let stopped = pauses.filter(|at| (asks.from..=asks.to).contains(at));
+    let died = (!knew).then_some(asks.to);
     let mut moments = stopped.chain(died);
+    let lasts = |since: i64| asked <= since.saturating_add(LONGEST_LEASE);
+    let is_unanswered =
+        || asks.from <= end + LAG && lasts(asks.to) && facts.may_have_ended_a_session(call.process, asks);
     call.parameters.limit.is_some()
-        && moments.any(|at| at <= end + LAG && at < asked && asked <= at.saturating_add(LONGEST_LEASE))
+        && (moments.any(|at| at <= end + LAG && at < asked && lasts(at)) || is_unanswered())
 }
 
 /// A caller was refused because of a token whose release had been confirmed well before it asked.
@@ -231,7 +238,7 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
             && !facts.may_have_forgotten(released)
             && !calls.iter().any(|other| {
                 let may_keep = freed.may_have_gone_on_to(other, call.asked)
-                    || freed.shares && may_have_stopped_with_a_part(other, end, call.asked, facts);
+                    || freed.shares && may_keep_a_part(other, end, call.asked, facts);
                 other.key == call.key && may_keep
             })
         {

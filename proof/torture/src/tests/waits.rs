@@ -128,6 +128,32 @@ fn a_part_may_be_kept_by_a_process_that_never_knew_of_it_seed_1() {
     assert_eq!(sketch(None, 4_000), 1);
 }
 
+/// Seed 722 on MariaDB: its answers were lost for a while.
+#[test]
+fn a_part_may_be_kept_by_a_process_that_hears_nothing_seed_722() {
+    let sketch = |deaf, gives_up, asked| {
+        let mut sketch = Sketch::default();
+        let ask = Ask {
+            limit: Some(3),
+            ..Ask::default()
+        };
+        sketch.ask_as(A, 1, 0, ask);
+        sketch.enter(A, 1, 0, ("x", 10));
+        sketch.leave(A, 1, 20, 20);
+        sketch.worker(A, 30, Event::Released { call: 1 });
+        sketch.answer(A, 1, 30, End::Done, None);
+        sketch.ask_as(C, 1, 10, ask);
+        sketch.answer(C, 1, gives_up, End::Timeout, None);
+        sketch.ask(B, 1, asked, None);
+        sketch.answer(B, 1, asked + 5, End::Busy, Some(10));
+        let fault = Fault::Deaf { slot: deaf, ms: 500 };
+        sketch.runner(20, Event::Fault { fault }).findings().len()
+    };
+    assert_eq!(sketch(C.slot, 1_000, 1_000 + LONGEST_TTL), 0);
+    assert_eq!(sketch(C.slot, 1_000, 1_001 + LONGEST_TTL), 1, "its part is over");
+    assert_eq!(sketch(A.slot, 1_000, 3_000), 1, "another one heard nothing");
+}
+
 /// Seed 3301 on PostgreSQL: a process was stopped in that moment.
 #[test]
 fn a_part_may_be_kept_by_a_process_that_is_stopped_seed_3301() {
