@@ -177,25 +177,23 @@ impl MacroArm {
         let stream = |tokens: &[TokenTree]| tokens.iter().cloned().collect::<TokenStream>();
         let (pat, before, guard) = arm_head.parse2(stream(&tokens[..arrow])).ok()?;
         let rest = &tokens[arrow + 2..];
-        let (body, is_block) = match rest.first() {
-            Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => (1, true),
-            _ => (
-                rest.iter().take_while(|token| !is_punct(token, ',')).count(),
-                false,
-            ),
-        };
-        let code = match rest.first() {
-            Some(TokenTree::Group(group)) if is_block => group.stream(),
-            _ => stream(&rest[..body]),
+        let (length, body, is_block) = match rest.first() {
+            Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => {
+                (1, group.stream(), true)
+            }
+            _ => {
+                let length = rest.iter().take_while(|token| !is_punct(token, ',')).count();
+                (length, stream(&rest[..length]), false)
+            }
         };
         let arm = Self {
             pat,
             before,
             guard,
-            body: code,
+            body,
             is_block,
         };
-        Some((arm, arrow + 2 + body))
+        Some((arm, arrow + 2 + length))
     }
 }
 

@@ -110,6 +110,7 @@ fn a_violation_shows_its_part_only() {
     let other = operation("lock b", Done::Leave { by: "z".into() }, 0, 1);
     let (judged, violations) = judge(quiet.chain(wrong.clone()).chain([other.clone()]));
     let counted = Judged {
+        left_out: 0,
         objects: 2,
         operations: 2_003,
         longest: 2,

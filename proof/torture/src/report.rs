@@ -160,8 +160,14 @@ pub(crate) fn print(verdict: &Verdict) {
     let judged = verdict.judged;
     println!(
         "judged by todc-utils: {} operations on {} locks and counters, up to {} at once",
-        judged.operations, judged.objects, judged.longest
+        judged.operations - judged.left_out,
+        judged.objects,
+        judged.longest
     );
+    if judged.left_out > 0 {
+        let left_out = judged.left_out;
+        println!("LEFT OUT: todc-utils, for {left_out} operations in parts that would take it hours");
+    }
     println!("transfers committed: {}", counts.transfers);
     let (taken, other) = counts.counted;
     println!("counted in the database: {taken} by transactions with which a lock ended, {other} by others");

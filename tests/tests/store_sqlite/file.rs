@@ -4,7 +4,7 @@ use std::path::Path;
 
 use dblock::LockError;
 use dblock::open::sqlite;
-use dblock::store::StoreErrorKind;
+use dblock::store::{Severity, StoreErrorKind};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{ConnectOptions as _, Connection as _};
 
@@ -49,6 +49,22 @@ async fn a_file_that_cannot_keep_locks_says_why() {
             &message,
         );
     }
+}
+
+#[tokio::test]
+async fn a_look_finds_what_keeps_locks_from_working() {
+    let file = File::migrated().await;
+    let faults = async |options: SqliteConnectOptions| {
+        let store = sqlite::open(options.create_if_missing(false), TABLE).unwrap();
+        let findings = store.diagnose().await.unwrap();
+        assert!(findings.len() > 5, "{findings:?}");
+        let faults = findings
+            .into_iter()
+            .filter(|finding| finding.severity == Severity::Fault);
+        faults.map(|finding| finding.check).collect::<Vec<_>>()
+    };
+    assert_eq!(faults(file.options()).await, [""; 0]);
+    assert_eq!(faults(file.options().read_only(true)).await, ["grants"]);
 }
 
 /// A mistyped URL may lead to the database of another program.

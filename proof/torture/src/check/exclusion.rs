@@ -46,8 +46,8 @@ pub(super) fn check(calls: &Calls, facts: &Facts, verdict: &mut Verdict) {
     }
 }
 
-/// A call with a limit enters beside too many others that have one: as many as its limit. In the place of another one of its process
-/// it is not counted anew, and then the largest of their limits is meant.
+/// A call with a limit enters beside too many others that have one: more than the largest of their limits, or, of those that
+/// were inside when it asked, as many as its own. In the place of another one of its process its own does not count.
 fn above_limit(
     entering: (&Call, &Section),
     before: &[(&Call, &Section)],
@@ -56,29 +56,35 @@ fn above_limit(
 ) -> Option<Finding> {
     let limit_of = |call: &Call| call.parameters.limit.filter(|limit| *limit < u32::MAX);
     let own = limit_of(entering.0)?;
-    let unexplained = |other: &&(&Call, &Section)| {
-        let others = limit_of(other.0).is_some() && !other.0.shares_acquirer(entering.0);
-        others && judge([entering, **other], calls, facts) == Cause::Unexplained
+    let counts = |(other, section): &&(&Call, &Section)| {
+        other.section_end() > entering.1.entered
+            && limit_of(other).is_some()
+            && !other.shares_acquirer(entering.0)
+            && judge([entering, (other, section)], calls, facts) == Cause::Unexplained
     };
-    let is_inside = |other: &&(&Call, &Section)| other.0.section_end() > entering.1.entered;
-    let others: Vec<_> = before.iter().filter(is_inside).filter(unexplained).collect();
+    let others: Vec<_> = before.iter().filter(counts).collect();
+    let limits = others.iter().filter_map(|(other, _)| limit_of(other));
+    let largest = limits.fold(own, u32::max);
+    let found = |limit: u32, others: usize| {
+        (others >= limit as usize).then(|| Finding::AboveLimit {
+            key: entering.0.key.clone(),
+            who: Who::of(entering.0, entering.1),
+            limit,
+            others,
+        })
+    };
     // One that left is inside for the store until it hears of that, or the lease is over.
     let gives_place = |(other, _): &(&Call, &Section)| {
         other.process == entering.0.process
             && limit_of(other).is_some()
             && other.section_end().saturating_add(LONGEST_LEASE) > entering.0.asked
     };
-    let limits = others.iter().filter_map(|(other, _)| limit_of(other));
-    let limit = if before.iter().any(gives_place) {
-        limits.fold(own, u32::max)
-    } else {
-        own
-    };
-    (others.len() >= limit as usize).then(|| Finding::AboveLimit {
-        key: entering.0.key.clone(),
-        who: Who::of(entering.0, entering.1),
-        limit,
-        others: others.len(),
+    let were_inside = others
+        .iter()
+        .filter(|(_, section)| section.entered < entering.0.asked);
+    found(largest, others.len()).or_else(|| {
+        let own = found(own, were_inside.count())?;
+        (!before.iter().any(gives_place)).then_some(own)
     })
 }
 

@@ -209,9 +209,11 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         if call.parameters.limit.is_some() {
             freed.last = freed.last.max(over);
         }
-        // An adopted lease lasts for half a minute.
         freed.shares |= call.parameters.limit.is_some();
-        freed.unknown |= call.adopts.is_some() && !is_confirmed;
+        // An adopted lease lasts for half a minute. That of a run lasts until its outcome is written, and one that its caller's
+        // transaction keeps until the process knows how that has ended.
+        freed.unknown |=
+            call.adopts.is_some() && !is_confirmed || matches!(call.form, Form::Once | Form::InTransaction);
         freed.surely &= is_confirmed && kept <= over;
     }
     for call in calls.iter() {
