@@ -375,6 +375,18 @@ impl Facts {
         })
     }
 
+    /// Until when a row may be kept that nobody released and whose lease was to end at `end`: an extension that arrives late, or once
+    /// more, is for a whole lease.
+    pub(super) fn extended_late(&self, process: ProcessId, end: i64) -> i64 {
+        let broken = self.broken.iter();
+        let broken =
+            broken.filter_map(|(slot, span)| slot.is_none_or(|slot| slot == process.slot).then_some(span));
+        let late = broken.chain(self.unanswered.get(&process.slot).into_iter().flatten());
+        let late = late.filter(|late| late.from <= end);
+        late.map(|late| late.to.saturating_add(LONGEST_LEASE))
+            .fold(end, i64::max)
+    }
+
     /// Whether replies may have reached a process late in `span`.
     pub(crate) fn hears_late(&self, process: ProcessId, span: Span) -> bool {
         let slowed = self.slowed.get(&process.slot).map_or(&[][..], Vec::as_slice);

@@ -229,7 +229,11 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         };
         let at = freed.at;
         let end = at.max(freed.last);
-        let since = if freed.surely { end } else { facts.over(end) };
+        let since = if freed.surely {
+            end
+        } else {
+            facts.over(facts.extended_late(freed.process, end))
+        };
         let span = Span {
             from: since,
             to: call.asked,

@@ -231,6 +231,42 @@ fn a_row_that_hold_min_keeps_ends_with_its_lease_at_the_latest_seeds_7_and_9() {
     }
 }
 
+/// Seed 722 on MariaDB: an extension for `hold_min` arrived once more, and nothing got through when it was over.
+#[test]
+fn a_row_that_hold_min_keeps_is_extended_by_what_arrives_late_seed_722() {
+    let sketch = |hold_min: u32, slot, asked| {
+        let mut sketch = Sketch::default();
+        sketch.ask_as(A, 1, 0, Ask::with_hold_min(hold_min));
+        sketch.enter(A, 1, 0, ("x", 10));
+        sketch.leave(A, 1, 20, 20);
+        sketch.worker(A, 30, Event::Released { call: 1 });
+        sketch.answer(A, 1, 30, End::Done, None);
+        sketch.ask(B, 1, asked, None);
+        sketch.answer(B, 1, asked + 5, End::Busy, Some(10));
+        let ms = Some(2_000);
+        let (fault, done) = (Fault::Repeat { slot, ms }, Fault::Repeat { slot, ms });
+        let sketch = sketch.runner(10, Event::Fault { fault });
+        let injected = true;
+        let sketch = sketch.runner(
+            2_100,
+            Event::Done {
+                fault: done,
+                injected,
+            },
+        );
+        sketch.findings().len()
+    };
+    let until = 2_100 + LONGEST_TTL + 1_500;
+    assert_eq!(sketch(1_900, A.slot, until), 0);
+    assert_eq!(sketch(1_900, A.slot, until + 1), 1);
+    assert_eq!(
+        sketch(1_900, B.slot, until),
+        1,
+        "the statement of another process"
+    );
+    assert_eq!(sketch(20, A.slot, 3_000), 1, "it was released");
+}
+
 /// Seed 31 on etcd: what `hold_min` kept could not be released while there was no leader, and the next one
 /// began the lease anew. Seed 91: a nested guard was released, and the outer body's own release was not confirmed in time.
 #[test]
