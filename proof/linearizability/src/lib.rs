@@ -91,8 +91,8 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The operations of the largest part that is judged: of 11,725 an order is found in minutes.
-pub const LARGEST: usize = 15_000;
+/// The operations of the largest part that is judged, which takes minutes.
+pub const LARGEST: usize = 10_000;
 
 /// So many operations of a violation are shown.
 const SHOWN: usize = 20;

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use dblock::LockError;
 use dblock::open::sqlite;
-use dblock::store::{Severity, StoreErrorKind};
+use dblock::store::StoreErrorKind;
+use dblock::{LockError, Severity};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode};
 use sqlx::{ConnectOptions as _, Connection as _};
 
