@@ -238,9 +238,18 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
             from: since,
             to: call.asked,
         };
+        // A process that hears nothing says what it heard last.
+        let hears_nothing = facts.is_unanswered(
+            call.process,
+            Span {
+                to: answer.at,
+                ..span
+            },
+        );
         let released = Span { from: at, to: end };
         if since.saturating_add(LAG) < call.asked
             && !facts.hears_late(call.process, span)
+            && !hears_nothing
             && !facts.may_have_forgotten(released)
             && !calls.iter().any(|other| {
                 let may_keep = freed.may_have_gone_on_to(other, call.asked)

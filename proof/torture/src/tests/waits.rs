@@ -67,6 +67,15 @@ fn a_released_lock_is_not_busy() {
     assert_eq!(sketch(1_600, 10).findings(), []);
     assert_eq!(sketch(1_601, 11).findings(), []);
     assert_eq!(paused(sketch(1_601, 10), B, 50, 150).findings(), []);
+    // Seed 721 on PostgreSQL.
+    let deaf = |slot| {
+        let fault = Fault::Deaf { slot, ms: 1_520 };
+        sketch(1_601, 10)
+            .runner(90, Event::Fault { fault })
+            .findings()
+            .len()
+    };
+    assert_eq!((deaf(B.slot), deaf(A.slot)), (0, 1));
     let found = sketch(1_601, 10).findings();
     assert!(
         matches!(found[..], [Finding::BusyAfterRelease { .. }]),
@@ -102,21 +111,27 @@ fn a_shared_lock_is_busy_until_the_part_of_a_dropped_call_has_ended() {
     );
 }
 
+/// A shares its key, with such a call, and has released it at 30 ms.
+fn shared_and_released() -> (Sketch, Ask) {
+    let mut sketch = Sketch::default();
+    let ask = Ask {
+        limit: Some(3),
+        ..Ask::default()
+    };
+    sketch.ask_as(A, 1, 0, ask);
+    sketch.enter(A, 1, 0, ("x", 10));
+    sketch.leave(A, 1, 20, 20);
+    sketch.worker(A, 30, Event::Released { call: 1 });
+    sketch.answer(A, 1, 30, End::Done, None);
+    (sketch, ask)
+}
+
 /// Seed 1 on MariaDB: a process was killed while it asked for its part of a shared key, and the request was carried out.
 #[test]
 fn a_part_may_be_kept_by_a_process_that_never_knew_of_it_seed_1() {
     let sketch = |limit, asked| {
-        let mut sketch = Sketch::default();
-        let shares = |limit| Ask {
-            limit,
-            ..Ask::default()
-        };
-        sketch.ask_as(A, 1, 0, shares(Some(3)));
-        sketch.enter(A, 1, 0, ("x", 10));
-        sketch.leave(A, 1, 20, 20);
-        sketch.worker(A, 30, Event::Released { call: 1 });
-        sketch.answer(A, 1, 30, End::Done, None);
-        sketch.ask_as(C, 1, 10, shares(limit));
+        let (mut sketch, ask) = shared_and_released();
+        sketch.ask_as(C, 1, 10, Ask { limit, ..ask });
         let mut sketch = sketch.runner(40, Event::Killed { process: C });
         sketch.ask(B, 1, asked, None);
         sketch.answer(B, 1, asked + 5, End::Busy, Some(10));
@@ -132,16 +147,7 @@ fn a_part_may_be_kept_by_a_process_that_never_knew_of_it_seed_1() {
 #[test]
 fn a_part_may_be_kept_by_a_process_that_hears_nothing_seed_722() {
     let sketch = |deaf, gives_up, asked| {
-        let mut sketch = Sketch::default();
-        let ask = Ask {
-            limit: Some(3),
-            ..Ask::default()
-        };
-        sketch.ask_as(A, 1, 0, ask);
-        sketch.enter(A, 1, 0, ("x", 10));
-        sketch.leave(A, 1, 20, 20);
-        sketch.worker(A, 30, Event::Released { call: 1 });
-        sketch.answer(A, 1, 30, End::Done, None);
+        let (mut sketch, ask) = shared_and_released();
         sketch.ask_as(C, 1, 10, ask);
         sketch.answer(C, 1, gives_up, End::Timeout, None);
         sketch.ask(B, 1, asked, None);
@@ -158,16 +164,7 @@ fn a_part_may_be_kept_by_a_process_that_hears_nothing_seed_722() {
 #[test]
 fn a_part_may_be_kept_by_a_process_that_is_stopped_seed_3301() {
     let sketch = |stopped_at, asked| {
-        let mut sketch = Sketch::default();
-        let ask = Ask {
-            limit: Some(3),
-            ..Ask::default()
-        };
-        sketch.ask_as(A, 1, 0, ask);
-        sketch.enter(A, 1, 0, ("x", 10));
-        sketch.leave(A, 1, 20, 20);
-        sketch.worker(A, 30, Event::Released { call: 1 });
-        sketch.answer(A, 1, 30, End::Done, None);
+        let (mut sketch, ask) = shared_and_released();
         sketch.ask_as(C, 1, 10, ask);
         sketch.answer(C, 1, 3_100, End::Timeout, None);
         sketch.ask(B, 1, asked, None);
