@@ -80,7 +80,10 @@ pub(super) fn cause_in_transaction(call: &Call, span: Span, calls: &Calls, facts
         to: span.from,
     };
     let is_short = span.to - span.from - facts.still_within(call.process, span) <= GRACE;
-    (is_short || facts.may_have_ended_a_session(call.process, before)).then_some(Cause::RolledBack)
+    let is_rolled_back = is_short
+        || facts.hears_late(call.process, span)
+        || facts.may_have_ended_a_session(call.process, before);
+    is_rolled_back.then_some(Cause::RolledBack)
 }
 
 /// Why a section lasted through `span`. Exceptions must cover the whole of it; the result is the one that covers

@@ -73,18 +73,25 @@ fn above_limit(
             others,
         })
     };
-    // One that left is inside for the store until it hears of that, or the lease is over.
-    let gives_place = |(other, _): &(&Call, &Section)| {
+    // One that left, or was dropped before it entered, is inside for the store until it hears of that, or the lease is over.
+    let gives_place = |other: &Call| {
+        let left = other
+            .section
+            .as_ref()
+            .map_or(other.decided(), |_| other.section_end());
         other.process == entering.0.process
+            && other.key == entering.0.key
+            && other.number != entering.0.number
             && limit_of(other).is_some()
-            && other.section_end().saturating_add(LONGEST_LEASE) > entering.0.asked
+            && other.asked <= entering.1.entered
+            && left.saturating_add(LONGEST_LEASE) > entering.0.asked
     };
     let were_inside = others
         .iter()
         .filter(|(_, section)| section.entered < entering.0.asked);
     found(largest, others.len()).or_else(|| {
         let own = found(own, were_inside.count())?;
-        (!before.iter().any(gives_place)).then_some(own)
+        (!calls.iter().any(gives_place)).then_some(own)
     })
 }
 

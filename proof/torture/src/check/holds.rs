@@ -7,6 +7,9 @@ use super::finding::{Finding, Who};
 use super::waits::RELEASE_TIMEOUT;
 use crate::history::{End, MS};
 
+/// A call that takes so long to return, and as long as its lease, may have done so without an answer.
+const LEFT_SLOWLY: i64 = 1_500 * MS;
+
 /// How much later than its `max_hold` a section may end: on a machine that stalls its body learns of the end
 /// late. No exclusion depends on it.
 const TOLD_LATE: i64 = 500 * MS;
@@ -58,7 +61,8 @@ fn keeps_until(calls: &Calls, call: &Call, left_before: i64, facts: &Facts) -> O
         to: answer.at,
     };
     let is_late = facts.hears_late(call.process, slow) || facts.is_unanswered(call.process, slow);
-    let may_have_ended = answer.at >= lease_end && (is_late || !call.parameters.renew);
+    let is_slow = answer.at - left.at >= LEFT_SLOWLY;
+    let may_have_ended = answer.at >= lease_end && (is_late || is_slow || !call.parameters.renew);
     let granted = if left_before <= left.at {
         call.asked.max(left_before).min(section.entered)
     } else {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::calls::{Call, Calls, Section};
-use super::facts::{Facts, Span};
+use super::facts::{Facts, LONGEST_LEASE, Span};
 use super::finding::{Finding, Who};
 use crate::history::{End, MS};
 
@@ -19,7 +19,12 @@ fn refused<'a>(key: &str, adopters: &[&'a Call], kept: Span, facts: &Facts) -> O
     };
     let to = first.answer.as_ref()?.at;
     let span = Span { to, ..kept };
-    let excused = facts.taken_away(key, span)
+    // A process that holds the key, as it believes, refuses tickets of it. It hears within a lease that it was taken away.
+    let taken = Span {
+        from: span.from - LONGEST_LEASE,
+        ..span
+    };
+    let excused = facts.taken_away(key, taken)
         || facts.may_have_forgotten(span)
         || adopters
             .iter()

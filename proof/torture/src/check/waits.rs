@@ -8,6 +8,7 @@ use super::calls::{Call, Calls, HANDED_OVER};
 use super::facts::{Facts, LONGEST_LEASE, Span};
 use super::finding::Finding;
 use crate::history::{End, Form, MS};
+use crate::once::PREFIX;
 use crate::process_id::ProcessId;
 
 /// The time that a call may take beyond its wait, on a machine that is busy.
@@ -110,13 +111,18 @@ impl Freed {
     }
 
     /// Whether the lease may have been handed to a call of the process that then waited for a second key, or for the
-    /// connection of its transaction, and gave up. Then nobody entered with the next token, and the row may name the former
-    /// owner until its lease ends.
-    fn may_have_gone_on_to(&self, call: &Call, asked: i64) -> bool {
-        let waits = (call.form.takes_two() || call.form == Form::Transaction) && call.section.is_none();
-        let then = call.asked <= self.at && call.decided() >= self.at;
-        waits
-            && then
+    /// connection of its transaction, and gave up; or whose process was killed or stopped just then. Then nobody entered with the
+    /// next token, and the row may name the former owner until its lease ends.
+    fn may_have_gone_on_to(&self, call: &Call, asked: i64, facts: &Facts) -> bool {
+        let waits = call.asked..=call.decided();
+        let mut pauses = facts.pauses(call.process).iter();
+        let gave_up = call.form.takes_two()
+            || call.form == Form::Transaction
+            || call.answer.is_none()
+            || pauses.any(|pause| waits.contains(&pause.from));
+        gave_up
+            && call.section.is_none()
+            && waits.contains(&self.at)
             && call.process == self.process
             && asked <= call.decided().saturating_add(LONGEST_LEASE + LAG)
     }
@@ -216,7 +222,8 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
             call.adopts.is_some() && !is_confirmed || matches!(call.form, Form::Once | Form::InTransaction);
         freed.surely &= is_confirmed && kept <= over;
     }
-    for call in calls.iter() {
+    // A run may have the next token without a section.
+    for call in calls.iter().filter(|call| !call.key.starts_with(PREFIX)) {
         let Some(answer) = &call.answer else { continue };
         let Some(by) = answer
             .by
@@ -252,7 +259,7 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
             && !hears_nothing
             && !facts.may_have_forgotten(released)
             && !calls.iter().any(|other| {
-                let may_keep = freed.may_have_gone_on_to(other, call.asked)
+                let may_keep = freed.may_have_gone_on_to(other, call.asked, facts)
                     || freed.shares && may_keep_a_part(other, end, call.asked, facts);
                 other.key == call.key && may_keep
             })

@@ -288,6 +288,9 @@ impl Worker {
         let own = plan.form == Form::InTransaction;
         let paid = Box::pin(bank.pay(&self.locks, &payment, own));
         let paid = timeout(plan.wait + TIMEOUT, paid).await.ok()?;
+        if paid.is_ok() {
+            self.journal.write(Event::Transferred { id: transfer.id });
+        }
         self.conclude(call, plan.form, &paid);
         Some(answer(paid))
     }
