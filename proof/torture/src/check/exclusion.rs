@@ -8,7 +8,7 @@ use super::calls::{Call, Calls, Section};
 use super::cause::{Cause, cause_from, cause_in_transaction};
 use super::facts::{Facts, LONGEST_LEASE, Span};
 use super::finding::{Finding, Who};
-use crate::history::MS;
+use crate::history::{End, MS};
 
 /// How long a lease lives that was passed on and not extended, if its ttl is not shorter.
 const PASSED_ON: i64 = 3_000 * MS;
@@ -75,11 +75,14 @@ fn above_limit(
     };
     // One that left, or was dropped before it entered, is inside for the store until it hears of that, or the lease is over.
     let gives_place = |other: &Call| {
+        let ended = other.answer.as_ref().map(|answer| answer.end);
+        let was_inside = other.section.is_some() || matches!(ended, Some(End::Dropped | End::Lost));
         let left = other
             .section
             .as_ref()
             .map_or(other.decided(), |_| other.section_end());
-        other.process == entering.0.process
+        was_inside
+            && other.process == entering.0.process
             && other.key == entering.0.key
             && other.number != entering.0.number
             && limit_of(other).is_some()
