@@ -22,11 +22,12 @@ const WAITS: (&str, &str) = ("conformance", "8");
 /// The programs that run longest begin first, so that none of them runs alone in the end.
 const LONGEST: [&str; 4] = ["conformance", "cancellation", "faults", "manager"];
 
-/// They call cargo, which has one command at a time in a target folder: they run with what else compiles.
-const COMPILES: [&str; 2] = ["dblock-ui-tests", "dblock-renamed-tests"];
-
-/// Their programs.
-pub(crate) const MESSAGES: [&str; 5] = ["ui", "pass", "behaviour", "lints", "messages"];
+/// The programs that call cargo, some hundred times, by package and name. A step of their own has them.
+pub(crate) const MESSAGES: [(&str, &str); 3] = [
+    ("dblock-ui-tests", "ui"),
+    ("dblock-ui-tests", "lints"),
+    ("dblock-renamed-tests", "messages"),
+];
 
 /// A program that cargo has built.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,11 +42,7 @@ pub(crate) struct Program {
 impl Program {
     /// Whether most of what it does is compiling.
     pub(crate) fn compiles(&self) -> bool {
-        COMPILES.contains(&&*self.package)
-    }
-
-    pub(crate) fn is(&self, name: &str) -> bool {
-        self.name == name
+        MESSAGES.contains(&(&*self.package, &*self.name))
     }
 
     /// The command that `cargo test` would run.
@@ -57,7 +54,7 @@ impl Program {
             .env("CARGO_MANIFEST_PATH", self.folder.join("Cargo.toml"))
             .env("CARGO_PKG_NAME", &self.package)
             .envs(variables.iter().map(|(name, value)| (name, value)));
-        if self.is(WAITS.0) {
+        if self.name == WAITS.0 {
             command.env("RUST_TEST_THREADS", WAITS.1);
         }
         command

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use dblock_servers::{Purpose, Servers};
 use tokio::process::Command;
 
@@ -46,8 +46,6 @@ pub(crate) enum Step {
     Test,
     /// A short torture of each store, with the same faults every time.
     Torture,
-    /// The compiler's messages about uses of the attribute.
-    Messages,
     /// The newcomer's first command works.
     Quickstart,
     /// Every withdrawal is paid once, whatever dies.
@@ -58,6 +56,8 @@ pub(crate) enum Step {
     Doctests,
     /// The pages agree with each other, with the code and with their translations.
     Book,
+    /// On demand: the compiler's messages about uses of the attribute.
+    Messages,
     /// On demand: Clippy has nothing to say, also about tests. The tests are built by it, too.
     Clippy,
     /// On demand: the public API is the one that is written down.
@@ -128,7 +128,7 @@ pub(crate) struct Chosen {
 impl Step {
     /// Whether it runs only when it is chosen.
     pub(crate) fn on_demand(self) -> bool {
-        self >= Self::Clippy
+        self >= Self::Messages
     }
 
     /// Whether it waits more than it computes.
@@ -171,16 +171,17 @@ impl Step {
                 way.run(command.args(["--", "-D", "warnings"])).await?;
             }
             Self::Messages => {
-                let programs = test_programs(way).await?;
+                let mut programs = test_programs(way).await?;
+                programs.retain(Program::compiles);
                 let mut failed = Vec::new();
-                for name in programs::MESSAGES {
-                    let program = programs
-                        .iter()
-                        .find(|program| program.compiles() && program.is(name));
-                    let program = program.with_context(|| format!("there is no test program {name}"))?;
+                for program in &programs {
                     failed.extend(way.run(&mut program.command(&[])).await.err());
                 }
                 failed.into_iter().next().map_or(Ok(()), Err)?;
+                ensure!(
+                    programs.len() == programs::MESSAGES.len(),
+                    "some of their programs are not there"
+                );
             }
             Self::Doctests => {
                 let mut command = linting_cargo(["test", "--doc", "--features", FEATURES]);
