@@ -78,6 +78,8 @@ impl Of {
                 "--cargo-test-arg=--",
                 "--cargo-test-arg=--skip=tests::cluster::",
                 "--cargo-test-arg=--skip=tests::sentinel::",
+                "--cargo-test-arg=--skip=cluster::tests::",
+                "--cargo-test-arg=--skip=sentinel::tests::",
             ],
         }
     }
