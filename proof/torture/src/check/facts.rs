@@ -300,15 +300,18 @@ impl Facts {
 
     /// Whether a fault may have ended the session of a transaction of a process in `span`.
     pub(super) fn may_have_ended_a_session(&self, process: ProcessId, span: Span) -> bool {
-        let broken = self
-            .broken
-            .iter()
-            .filter(|(slot, _)| slot.is_none_or(|slot| slot == process.slot));
         self.ends_sessions(process, span)
             // The server ends sessions by its own clock.
             || self.clocks.are_far_apart()
             || self.is_unanswered(process, span)
-            || broken.into_iter().any(|(_, broken)| broken.within(span) > 0)
+            || self.broken_of(process).any(|broken| broken.within(span) > 0)
+    }
+
+    /// When a fault ended sessions that may have been a process' own.
+    fn broken_of(&self, process: ProcessId) -> impl Iterator<Item = &Span> {
+        let concerns = move |slot: &Option<usize>| slot.is_none_or(|slot| slot == process.slot);
+        let broken = self.broken.iter().filter(move |(slot, _)| concerns(slot));
+        broken.map(|(_, broken)| broken)
     }
 
     pub(super) fn is_about(&self, store: StoreKind) -> bool {
@@ -378,10 +381,9 @@ impl Facts {
     /// Until when a row may be kept that nobody released and whose lease was to end at `end`: an extension that arrives late, or once
     /// more, is for a whole lease.
     pub(super) fn extended_late(&self, process: ProcessId, end: i64) -> i64 {
-        let broken = self.broken.iter();
-        let broken =
-            broken.filter_map(|(slot, span)| slot.is_none_or(|slot| slot == process.slot).then_some(span));
-        let late = broken.chain(self.unanswered.get(&process.slot).into_iter().flatten());
+        let late = self
+            .broken_of(process)
+            .chain(self.unanswered.get(&process.slot).into_iter().flatten());
         let late = late.filter(|late| late.from <= end);
         late.map(|late| late.to.saturating_add(LONGEST_LEASE))
             .fold(end, i64::max)

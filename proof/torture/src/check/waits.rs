@@ -203,7 +203,7 @@ fn busy_after_release(calls: &Calls, facts: &Facts, findings: &mut Vec<Finding>)
         );
         let in_time = answered.saturating_sub(end) < timeout;
         let is_confirmed = done && (call.released.is_some() || in_time);
-        // What nobody has released ends with its lease.
+        // A row that nobody has released ends with its lease.
         let over = if is_confirmed {
             answered
         } else {

@@ -111,19 +111,24 @@ fn a_shared_lock_is_busy_until_the_part_of_a_dropped_call_has_ended() {
     );
 }
 
-/// A shares its key, with such a call, and has released it at 30 ms.
-fn shared_and_released() -> (Sketch, Ask) {
+/// A has released at 30 ms what it asked for.
+fn released(ask: Ask) -> Sketch {
     let mut sketch = Sketch::default();
-    let ask = Ask {
-        limit: Some(3),
-        ..Ask::default()
-    };
     sketch.ask_as(A, 1, 0, ask);
     sketch.enter(A, 1, 0, ("x", 10));
     sketch.leave(A, 1, 20, 20);
     sketch.worker(A, 30, Event::Released { call: 1 });
     sketch.answer(A, 1, 30, End::Done, None);
-    (sketch, ask)
+    sketch
+}
+
+/// A shares its key, with such a call, and has released it.
+fn shared_and_released() -> (Sketch, Ask) {
+    let ask = Ask {
+        limit: Some(3),
+        ..Ask::default()
+    };
+    (released(ask), ask)
 }
 
 /// Seed 1 on MariaDB: a process was killed while it asked for its part of a shared key, and the request was carried out.
@@ -207,12 +212,7 @@ fn a_lease_may_have_gone_on_to_one_that_waits_for_more_seeds_41_and_3402() {
 #[test]
 fn a_row_that_hold_min_keeps_ends_with_its_lease_at_the_latest_seeds_7_and_9() {
     let sketch = |hold_min: i64, asked| {
-        let mut sketch = Sketch::default();
-        sketch.ask_as(A, 1, 0, Ask::with_hold_min(u32::try_from(hold_min).unwrap()));
-        sketch.enter(A, 1, 0, ("x", 10));
-        sketch.leave(A, 1, 20, 20);
-        sketch.worker(A, 30, Event::Released { call: 1 });
-        sketch.answer(A, 1, 30, End::Done, None);
+        let mut sketch = released(Ask::with_hold_min(u32::try_from(hold_min).unwrap()));
         sketch.ask(B, 1, asked, None);
         sketch.answer(B, 1, asked + 5, End::Busy, Some(10));
         sketch.findings()
@@ -232,12 +232,7 @@ fn a_row_that_hold_min_keeps_ends_with_its_lease_at_the_latest_seeds_7_and_9() {
 #[test]
 fn a_row_that_hold_min_keeps_is_extended_by_what_arrives_late_seed_722() {
     let sketch = |hold_min: u32, slot, asked| {
-        let mut sketch = Sketch::default();
-        sketch.ask_as(A, 1, 0, Ask::with_hold_min(hold_min));
-        sketch.enter(A, 1, 0, ("x", 10));
-        sketch.leave(A, 1, 20, 20);
-        sketch.worker(A, 30, Event::Released { call: 1 });
-        sketch.answer(A, 1, 30, End::Done, None);
+        let mut sketch = released(Ask::with_hold_min(hold_min));
         sketch.ask(B, 1, asked, None);
         sketch.answer(B, 1, asked + 5, End::Busy, Some(10));
         let ms = Some(2_000);
